@@ -57,7 +57,7 @@ def measure(folder: Path) -> list[Row]:
 
             def on_ray() -> None:
                 shutil.rmtree(out / RUNS, ignore_errors=True)
-                _follow(run_on_ray(out, planned.runs, "cpu", base, config.needs))
+                _follow(run_on_ray(out, planned.runs, "cpu", base, config))
 
             floor, measured = in_turns(REPEATS, here, on_ray)
     finally:

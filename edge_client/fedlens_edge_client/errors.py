@@ -18,6 +18,7 @@ EdgeClientError
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Self
 
 from fedlens_proto.v1 import update_pb2
 
@@ -76,6 +77,10 @@ class AssignmentFailed(EdgeClientError):
         """The operator of the server reads `detail`; it must contain no file name."""
         super().__init__(detail)
         self.reason = reason
+
+    def __reduce__(self) -> tuple[type[Self], tuple[update_pb2.FailureReason, str]]:
+        """For another process."""
+        return type(self), (self.reason, str(self))
 
 
 class NoKnownClass(AssignmentFailed):

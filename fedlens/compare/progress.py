@@ -32,6 +32,8 @@ class StudyProgress(LiveDisplay):
         """Show a message; `is_run` tells runs from other jobs."""
         if isinstance(message, JobProgress):
             self._running[message.job] = message.value
+            if isinstance(message.value, str):
+                say(self._console, f"{message.job}: {message.value}")
             return
         last = self._running.pop(message.job, None)
         if message.failure is not None:

@@ -163,7 +163,7 @@ def _work(
             refusals.check(config.out, missing)
             progress.begin_runs()
             if config.ray is not None and ray is not None:
-                on_ray = run_on_ray(config.out, missing, config.device, ray, config.ray.needs, should_stop)
+                on_ray = run_on_ray(config.out, missing, config.device, ray, config.ray, should_stop)
                 follow(on_ray, is_run=True)
             else:
                 runs = [Job(run.name, partial(carry_out, config.out, run, config.device)) for run in missing]

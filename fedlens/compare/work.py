@@ -10,6 +10,7 @@ from fedlens.compare import results, run_state
 from fedlens.compare.plan import FEATURES, RunPlan
 from fedlens.compare.report.summary import run_columns
 from fedlens.compare.run import running
+from fedlens.compare.run.side_by_side import Helpers
 from fedlens.jobs import Report, throttled
 from fedlens.reports.made import made
 
@@ -27,7 +28,12 @@ def prepare(plan: RunPlan) -> None:
 
 
 def carry_out(
-    study_folder: Path, plan: RunPlan, device: str, report: Report, on_commit: Callable[[], None] = lambda: None
+    study_folder: Path,
+    plan: RunPlan,
+    device: str,
+    report: Report,
+    on_commit: Callable[[], None] = lambda: None,
+    helpers: Helpers | None = None,
 ) -> None:
     """Carry out a run or resume it; leaves its result, model and fingerprint in the run's folder.
 
@@ -37,6 +43,7 @@ def carry_out(
         device: Torch's name of the device that runs programs.
         report: Is sent `RunProgress`.
         on_commit: Called after each committed round, while nobody writes to the run's folder.
+        helpers: As in `running.run`.
 
     Raises:
         RunFailed: The task failed.
@@ -61,6 +68,7 @@ def carry_out(
                 tuple(study_folder / bundle.folder for bundle in plan.bundles),
                 features=study_folder / FEATURES,
                 device=device,
+                helpers=helpers,
                 on_commit=kept,
                 on_round=ended,
             )

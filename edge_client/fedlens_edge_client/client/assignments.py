@@ -60,6 +60,7 @@ class Assignments:
         compute: Reads photos and trains models.
         disk: Stores results; a separate thread, so that another client can train meanwhile.
         emit: Takes events.
+        execute: Executes local plans, in a thread of `compute`.
     """
 
     fetcher: Fetcher
@@ -75,6 +76,7 @@ class Assignments:
     compute: CancellableExecutor
     disk: CancellableExecutor
     emit: Callable[[Event], None]
+    execute: local_training.Execute = local_training.execute
     _engine: Engine | None = field(default=None, init=False)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _checked: tuple[object, ...] | None = field(default=None, init=False)  # what `requirements.check` accepted last
@@ -201,14 +203,14 @@ class Assignments:
             progress.report(PhotosSkipped(photos.skipped), is_last=True)
         progress.report(RoundStarted(task, round_number, len(photos.train), len(photos.test)), is_last=True)
         try:
-            return local_training.execute(
+            return self.execute(
                 assignment,
                 engine,
                 photos,
                 self._downloads(plan, sets),
                 partial(self.client_state.current, task),
                 partial(progress.trained, task, round_number),
-                lambda count: requirements.check_amounts(plan, bundle.manifest, count, self.policy),
+                partial(requirements.check_amounts, plan, bundle.manifest, policy=self.policy),
             )
         except AssignmentFailed as failure:
             found, known = {photo.label for photo in snapshot.photos}, bundle.manifest.class_names

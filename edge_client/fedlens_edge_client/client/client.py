@@ -44,8 +44,9 @@ from fedlens_edge_client.storage.folder_album import FolderAlbum
 from fedlens_edge_client.storage.outbox import Outbox, Result
 from fedlens_edge_client.storage.state_folder import StateFolder
 from fedlens_edge_client.storage.tensor_files import TensorFiles
-from fedlens_edge_client.training import requirements
+from fedlens_edge_client.training import local_training, requirements
 from fedlens_edge_client.training.label_distribution import NoisyAnswers, PrivateGenerator
+from fedlens_edge_client.training.local_training import Execute
 from fedlens_edge_client.trust import TrustServer, trust_in
 from fedlens_proto import wire
 from fedlens_proto.errors import ProtoError
@@ -96,6 +97,7 @@ class EdgeClient:
         max_cache_bytes: int = DEFAULT_CACHE_BYTES,
         executor: Executor | None = None,
         disk: Executor | None = None,
+        execute: Execute = local_training.execute,
         hold_ms: int = DEFAULT_HOLD_MS,
         durable: bool = True,
         clock: Clock | None = None,
@@ -131,6 +133,7 @@ class EdgeClient:
             max_cache_bytes: Bound for the blobs in these folders, and for the features; the least recently used go.
             executor: Reads photos and trains models; by default a thread of this client.
             disk: Reads and writes the state folder, one call at a time; by default a thread of this client.
+            execute: Executes local plans, in a thread of `executor`.
             hold_ms: Longest time that the server may hold a check-in until there is work.
             durable: Stored data survives a power failure; otherwise, for emulated clients, only the end of the process.
             clock: Of pauses, instead of the machine's.
@@ -152,7 +155,7 @@ class EdgeClient:
         self._cache_folder = cache if isinstance(cache, Path) else state / "cache"
         self._cache, self._features = cache or self._cache_folder, features or self._cache_folder
         self._max_cache_bytes, self._engine_factory, self._in_process = max_cache_bytes, engine_factory, in_process
-        self._engine, self._executor, self._disk_executor = engine, executor, disk
+        self._engine, self._executor, self._disk_executor, self._execute = engine, executor, disk, execute
         self._hold_ms, self._durable, self._clock = hold_ms, durable, clock or SystemClock()
         self._open = AsyncExitStack()
         self._role: str | None = None
@@ -295,6 +298,7 @@ class EdgeClient:
             compute=self._compute,
             disk=self._disk,
             emit=self._emit,
+            execute=self._execute,
         )
         stack.callback(self._assignments.close)
         role, _, abilities = (self._state.get("enrolment") or b"").decode().partition(" ")

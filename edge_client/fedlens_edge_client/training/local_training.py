@@ -44,6 +44,21 @@ class TrainingResult:
     uploads: dict[str, Tensors]
 
 
+Execute = Callable[
+    [
+        assignment_pb2.Assignment,
+        Engine,
+        PreparedPhotos,
+        Mapping[str, Tensors],
+        ClientStateOf,
+        OnStep,
+        Callable[[int], None],
+    ],
+    TrainingResult,
+]
+"""`execute`, or what leads to it elsewhere."""
+
+
 def execute(
     assignment: assignment_pb2.Assignment,
     engine: Engine,

@@ -95,10 +95,34 @@ def connected(config: RayConfig, workers: int) -> Iterator[Path]:
             except (ConnectionError, ValueError, OSError, RuntimeError, ray.exceptions.RayError) as error:
                 where = "Ray cannot be started here" if is_here else f"Ray at {address} cannot be used"
                 raise RayUnusable(f"--ray: {where}: {_in_a_line(error)}") from error
-            _check_needs(config)
+            if (found := missing(config)) is not None:
+                raise RayUnusable(f"{found}; ask for less, or add a node")
             yield Path(folder)
         finally:
             ray.shutdown()
+
+
+def clients_at_a_time(config: RayConfig, runs: int) -> int:
+    """How many clients of each run can be trained side by side; 1 if there are no more CPUs than runs.
+
+    On GPUs a run trains its clients itself: sending their photos anew each round takes longer than training on them.
+    """
+    cpus = the_ray().cluster_resources().get("CPU", 0)
+    return 1 if config.gpus else max(1, int(cpus // (config.cpus * runs)))
+
+
+def missing(config: RayConfig) -> str | None:
+    """What a run needs and no node has, in words; None: a node has it."""
+    nodes = [node["Resources"] for node in the_ray().nodes() if node["Alive"]]
+    for name, wanted, option, unit in (
+        ("CPU", config.cpus, "--run-cpus", ""),
+        ("memory", (config.memory_gib or 0) * _GIB, "--run-memory", " bytes"),
+        ("GPU", config.gpus, "--device cuda", ""),
+    ):
+        most = max((node.get(name, 0) for node in nodes), default=0)
+        if wanted > most:
+            return f"{option}: a run needs {wanted:g} {name}{unit}, but the largest node has {most:g}"
+    return None
 
 
 def _check_answer(address: str) -> None:
@@ -119,23 +143,6 @@ def _check_answer(address: str) -> None:
         raise RayUnusable(
             f"--ray: no Ray answers at {address}: {found}; start it with `ray start --head`, or give --ray {HERE}"
         )
-
-
-def _check_needs(config: RayConfig) -> None:
-    ray = the_ray()
-
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    for name, wanted, option, unit in (
-        ("CPU", config.cpus, "--run-cpus", ""),
-        ("memory", (config.memory_gib or 0) * _GIB, "--run-memory", " bytes"),
-        ("GPU", config.gpus, "--device cuda", ""),
-    ):
-        most = max((node.get(name, 0) for node in nodes), default=0)
-        if wanted > most:
-            raise RayUnusable(
-                f"{option}: a run needs {wanted:g} {name}{unit}, but the largest node has {most:g}; ask for less, or "
-                "add a node"
-            )
 
 
 def _in_a_line(error: Exception) -> str:

@@ -15,7 +15,7 @@ from fedlens.compare.plan import RunPlan
 from fedlens_edge_client.emulation.partitions import PhotoPool, PoolPhoto
 
 ObjectRef = Any  # Ray's reference to an object in its store
-_PHOTOS, _PREFIX, _LOCK = "photos", "fedlens-study-", ".lock"
+PHOTOS, _PREFIX, _LOCK = "photos", "fedlens-study-", ".lock"
 _PACK_BYTES = 64 << 20
 _NO_PHOTOS = PhotoPool(Path(), (), (), (), {})
 # Of the folders that this process uses, which `_sweep` of another leaves alone.
@@ -48,7 +48,7 @@ class Luggage:
         ray = the_ray()
         pool = runs[0].fleet.pool
         photos = {_file_of(photo): photo.path for photo in _photos(pool)}
-        files = {_PHOTOS: [ray.put(pack) for pack in _packs(photos)]}
+        files = {PHOTOS: [ray.put(pack) for pack in _packs(photos)]}
         for bundle in {bundle.folder: None for run in runs for bundle in run.bundles}:
             parts = {
                 path.relative_to(study_folder).as_posix(): path
@@ -62,13 +62,13 @@ class Luggage:
         """The folder at a node."""
         return self.base / f"{self.name}-{node}"
 
-    def unpack(self, plan: RunPlan, node: str) -> Path:
-        """Fetch what a run needs, unless it is there; gives the folder, which stays while this process lives."""
+    def unpack(self, names: Iterable[str], node: str) -> Path:
+        """Fetch the files of these names, unless they are there; gives the folder, which this process keeps."""
         folder = self.folder(node)
         if folder not in _held:
             _sweep(self.base)
             _held[folder] = _hold(folder)
-        for name in (_PHOTOS, *(str(bundle.folder) for bundle in plan.bundles)):
+        for name in names:
             with (folder / f".{name.replace('/', '-')}").open("a") as mark:
                 fcntl.flock(mark, fcntl.LOCK_EX)
                 if mark.tell() == 0:
@@ -101,7 +101,7 @@ def _photos(pool: PhotoPool) -> Iterator[PoolPhoto]:
 
 def _file_of(photo: PoolPhoto) -> str:
     name = photo.digest.hex()
-    return f"{_PHOTOS}/{name[:2]}/{name}{photo.path.suffix}"
+    return f"{PHOTOS}/{name[:2]}/{name}{photo.path.suffix}"
 
 
 def _packs(files: Mapping[str, Path]) -> Iterator[dict[str, bytes]]:

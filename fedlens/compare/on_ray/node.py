@@ -8,29 +8,22 @@ from time import perf_counter
 
 from fedlens.compare import run_state
 from fedlens.compare.on_ray.cluster import the_ray
-from fedlens.compare.on_ray.luggage import Luggage, at_node
+from fedlens.compare.on_ray.helping import Helping, check_versions
+from fedlens.compare.on_ray.luggage import PHOTOS, Luggage, at_node
 from fedlens.compare.plan import RunPlan
 from fedlens.compare.work import carry_out
-from fedlens.errors import FedlensError
 from fedlens.jobs import JobEnded, JobProgress, failure_text
-from fedlens.reports.made import made
 from fedlens_edge_client.emulation.fleet.config import MADE_PHOTOS
 from fedlens_edge_client.engines.memory import keep_freed_memory
 
-# What results depend on, beside the processor.
-SAME = ("fedlens", "torch", "numpy")
 # Telling a run's state takes at most this part of its time.
 _TELLING = 0.03
 
 Message = JobProgress | JobEnded | bytes
 
 
-class OtherVersion(FedlensError):
-    """A node has another version of what results depend on."""
-
-
 def carried_out(
-    luggage: Luggage, plan: RunPlan, state: bytes, device: str, versions: Mapping[str, str]
+    luggage: Luggage, plan: RunPlan, state: bytes, device: str, versions: Mapping[str, str], helping: Helping | None
 ) -> Iterator[Message]:
     """Carry out a run, and yield its progress, `run_state.Changes` of its folder, and its end.
 
@@ -40,13 +33,14 @@ def carried_out(
         state: The state with which it begins.
         device: Torch's name of the device that runs programs.
         versions: Those that the command has.
+        helping: How clients are trained, if not here.
     """
     messages: SimpleQueue[Message] = SimpleQueue()
 
     def work() -> None:
         failure = None
         try:
-            _carry_out(luggage, plan, state, device, versions, messages.put)
+            _carry_out(luggage, plan, state, device, versions, helping, messages.put)
         except Exception as error:
             failure = failure_text(error)
         messages.put(JobEnded(plan.name, failure))
@@ -64,18 +58,14 @@ def _carry_out(
     state: bytes,
     device: str,
     versions: Mapping[str, str],
+    helping: Helping | None,
     tell: Callable[[Message], None],
 ) -> None:
     ray = the_ray()
-    node, found = ray.get_runtime_context().get_node_id(), made()
-    for name in SAME:
-        if found[name] != versions[name]:
-            raise OtherVersion(
-                f"node {ray.util.get_node_ip_address()} has {name} {found[name]}, but this command has "
-                f"{versions[name]}; install the same there"
-            )
+    check_versions(versions)
     keep_freed_memory()
-    study_folder = luggage.unpack(plan, node)
+    needed = PHOTOS, *(str(bundle.folder) for bundle in plan.bundles)
+    study_folder = luggage.unpack(needed, ray.get_runtime_context().get_node_id())
     folder = study_folder / plan.folder
     fleet = replace(
         plan.fleet,
@@ -97,5 +87,6 @@ def _carry_out(
             told = perf_counter()
             spent = told - begun
 
-    carry_out(study_folder, here, device, lambda value: tell(JobProgress(plan.name, value)), tell_state)
+    helpers = None if helping is None else helping.helpers(luggage, plan)
+    carry_out(study_folder, here, device, lambda value: tell(JobProgress(plan.name, value)), tell_state, helpers)
     tell(changes.take())

@@ -2,14 +2,16 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from fedlens.compare import run_state
 from fedlens.compare.on_ray import node
-from fedlens.compare.on_ray.cluster import the_ray
+from fedlens.compare.on_ray.cluster import RayConfig, clients_at_a_time, missing, the_ray
+from fedlens.compare.on_ray.helping import Helping
 from fedlens.compare.on_ray.luggage import Luggage, without_photos
 from fedlens.compare.plan import RunPlan
 from fedlens.compare.work import prepare
@@ -19,6 +21,8 @@ from fedlens.reports.made import made
 # A run that is lost so often without a new state would be lost for ever.
 MOST_LOSSES = 3
 _REMOVAL_TIMEOUT_S = 5.0
+# After so long without a message, the nodes are counted.
+_QUIET_S = 10.0
 _NAMED = re.compile(r"[A-Z]\w*(Error|Exception): ")
 
 
@@ -27,27 +31,31 @@ def run_on_ray(
     runs: Sequence[RunPlan],
     device: str,
     base: Path,
-    needs: Mapping[str, float],
+    config: RayConfig,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[JobProgress | JobEnded]:
     """Carry out runs, each a task of the connected cluster; yields messages as `jobs.run_jobs`.
 
     Each run's folder follows the one at the node: round for round, and at the end with the result. A run whose worker
-    or node is lost goes on elsewhere from there. Ends all tasks once `should_stop` returns True or the caller stops
-    iterating.
+    or node is lost goes on elsewhere from there. Where there are more CPUs than runs, a round's clients are tasks too.
+    Ends all tasks once `should_stop` returns True or the caller stops iterating.
 
     Args:
         study_folder: Folder of the bundles.
         runs: Runs without a result.
         device: Torch's name of the device that runs programs.
         base: Folder for files of nodes, on each node.
-        needs: Options of each task.
+        config: What each run needs.
         should_stop: Called several times a second.
     """
     ray = the_ray()
     luggage = Luggage.pack(study_folder, runs, base)
+    versions, needs = made(), config.needs
+    helping = None
+    if (count := clients_at_a_time(config, len(runs))) > 1:
+        helping = Helping(count, needs, versions)
+        needs = needs | {"num_cpus": 0}  # a run waits for its clients
     carried_out = ray.remote(num_returns="streaming", max_retries=0, **needs)(node.carried_out)
-    versions = made()
     losses: Counter[str] = Counter()
     running: dict[Any, RunPlan] = {}
 
@@ -55,13 +63,19 @@ def run_on_ray(
         prepare(run)
         state = run_state.Changes(run.folder).take()
         plan = without_photos(run, run.folder.relative_to(study_folder))
-        running[carried_out.options(name=run.name).remote(luggage, plan, state, device, versions)] = run
+        running[carried_out.options(name=run.name).remote(luggage, plan, state, device, versions, helping)] = run
 
     try:
         for run in runs:
             begin(run)
+        heard = monotonic()
         while running and not should_stop():
             ready, _ = ray.wait(list(running), timeout=LOOK_EVERY_S)
+            if ready:
+                heard = monotonic()
+            elif monotonic() - heard > _QUIET_S and (lack := missing(config)) is not None:
+                heard = monotonic()
+                yield JobProgress(next(iter(running.values())).name, f"waits for a node: {lack}")
             for generator in ready:
                 run = running[generator]
                 try:

@@ -1,8 +1,8 @@
 """One run of a study: a federation in this process with the product's round engine, methods, bundles and clients.
 
-Clients train one after another, in the thread of the event loop: nothing else has to go on meanwhile. The clock stands
-still while a client is busy; when all are idle, because others have vanished or are late, it jumps to the next deadline
-or wake-up.
+Clients train one after another, in the thread of the event loop: nothing else has to go on meanwhile. Or helpers train
+them side by side. The clock stands still while a client is busy; when all are idle, because others have vanished or are
+late, it jumps to the next deadline or wake-up.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 from fedlens.compare.run.direct_downloads import DirectDownloads, SharedBlobs
 from fedlens.compare.run.direct_transport import DirectTransport, IdleClients, LongPollTransport
 from fedlens.compare.run.examination import EvaluatedModelTransport, Examination
+from fedlens.compare.run.side_by_side import Helpers, SideBySide
 from fedlens.compare.run.study_clock import StudyClock
 from fedlens.errors import FedlensError
 from fedlens.reports.task_report import unfinished
@@ -32,6 +33,7 @@ from fedlens_edge_client.emulation.fleet.messages import EVALUATOR
 from fedlens_edge_client.engines import Engine
 from fedlens_edge_client.policy import EMULATED
 from fedlens_edge_client.storage.feature_cache import FeatureCache
+from fedlens_edge_client.training import local_training
 from fedlens_edge_client.training.label_distribution import private_generator
 from fedlens_edge_client.trust import TRUST_SERVER
 from fedlens_proto import wire
@@ -94,6 +96,7 @@ async def run(
     *,
     features: Path | None = None,
     device: str = "cpu",
+    helpers: Helpers | None = None,
     disturbed: Callable[[Transport, FaultPlan, int, Sleep], Transport] = FaultyTransport,
     on_commit: Callable[[RunProgress], None] = lambda committed: None,
     on_round: Callable[[int, float], None] = lambda number, seconds: None,
@@ -106,6 +109,7 @@ async def run(
         bundles: Folders of the task's bundles.
         features: Folder of photos' features, which several runs may share; None: in the state folder.
         device: Torch's name of the device that runs programs.
+        helpers: Carry out the work of a round's clients; None: this process does, one client after the other.
         disturbed: Makes a trainer's transport from one that works, the fleet's faults, and its index.
         on_commit: Called after each committed round, while nobody writes to `fleet.state`.
         on_round: Called with the number of each round that ends and its duration in seconds.
@@ -132,6 +136,9 @@ async def run(
         stack.callback(values.close)
         opened = [Bundle.open(folder) for folder in bundles]
         await _create(federation, opened, settings_json)
+        side_by_side = None
+        if helpers is not None:
+            side_by_side = stack.enter_context(SideBySide(helpers))
         members = _Members(
             fleet=fleet,
             federation=federation,
@@ -141,7 +148,7 @@ async def run(
             device=device,
             features=values,
             disturbed=disturbed,
-            executor=_InPlace(),
+            side_by_side=side_by_side,
             examination=Examination.of(fleet),
         )
         clients = {index: asyncio.create_task(members.take_part(index), name=str(index)) for index in fleet.indices}
@@ -223,7 +230,7 @@ class _Members:
     device: str
     features: FeatureCache
     disturbed: Callable[[Transport, FaultPlan, int, Sleep], Transport]
-    executor: Executor
+    side_by_side: SideBySide | None
     examination: Examination | None
     engines: dict[bytes, Engine] = field(default_factory=dict)
     accuracies: _LatestAccuracies = field(default_factory=_LatestAccuracies)
@@ -255,8 +262,9 @@ class _Members:
             cache=fleet.cache(index) if examined else DirectDownloads(direct.locate, self.shared, self._cached_bytes),
             features=self.features,
             max_cache_bytes=self._cached_bytes,
-            executor=self.executor,
-            disk=self.executor,
+            executor=self.side_by_side or _InPlace(),
+            disk=_InPlace(),
+            execute=local_training.execute if self.side_by_side is None else self.side_by_side.execute,
             hold_ms=0,
             durable=False,
         )

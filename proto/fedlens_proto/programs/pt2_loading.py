@@ -4,6 +4,7 @@ import io
 import typing
 import warnings
 from functools import cache
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +13,13 @@ from torch.export import ExportedProgram
 from torch.export.pt2_archive._package import load_pt2
 
 
+# torch's reader keeps what it reads in global variables, and refuses a second thread.
+_TURN = Lock()
+
+
 def load(vetted: bytes) -> ExportedProgram:
     """The program in a `.pt2` that has passed the vetting; for one that contradicts itself torch raises anything."""
-    with warnings.catch_warnings():
+    with _TURN, warnings.catch_warnings():
         # torch warns about its own deprecations while loading.
         warnings.simplefilter("ignore")
         program: ExportedProgram = load_pt2(io.BytesIO(vetted)).exported_programs["model"]

@@ -53,15 +53,16 @@ def until(what: Callable[[], T], running: subprocess.Popen[str]) -> T:
     return found
 
 
-def worker_of(run: str) -> int:
-    """The process that carries out a run, by the title that Ray gives it; 0 if there is none."""
+def workers_of(task: str) -> list[int]:
+    """The processes that carry out a task, by the title that Ray gives them."""
+    found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if (folder / "cmdline").read_bytes().startswith(f"ray::{run}".encode()):
-                return int(folder.name)
+            if (folder / "cmdline").read_bytes().startswith(f"ray::{task}".encode()):
+                found.append(int(folder.name))
         except OSError:
             continue
-    return 0
+    return found
 
 
 def parent_of(process: int) -> int:
@@ -90,6 +91,55 @@ def test_a_study_on_ray_has_the_bytes_of_one_without(cluster: Any, tmp_path: Pat
     assert results_of(tmp_path / "ray", 3) == results_of(tmp_path / "calm", 3)
 
 
+def test_clients_of_a_run_alone_are_trained_side_by_side_and_one_that_is_killed_again(
+    cluster: Any, tmp_path: Path
+) -> None:
+    rounds = 30
+    calm, on_ray = (study_in(tmp_path / name, *KEPT, f"rounds = {rounds}") for name in ("calm", "ray"))
+    chosen = ["--method", "kept", "--seed", "1"]
+    assert fedlens(*calm, *chosen).returncode == 0
+    copytree(tmp_path / "calm" / "out" / "bundles", tmp_path / "ray" / "out" / "bundles")
+    running = subprocess.Popen(
+        [FEDLENS, *on_ray, *chosen, "--ray", cluster.address],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+    def two() -> list[int]:
+        found = workers_of("a client of kept, seed 1")
+        return found if len(found) > 1 else []
+
+    os.kill(until(two, running)[0], signal.SIGKILL)
+    printed, _ = running.communicate(timeout=300)
+
+    assert running.returncode == 0, printed
+    assert results_of(tmp_path / "ray", rounds) == results_of(tmp_path / "calm", rounds)
+
+
+def test_a_study_says_that_it_waits_for_a_node_and_goes_on_with_a_new_one(cluster: Any, tmp_path: Path) -> None:
+    study = [
+        *study_in(tmp_path / "waits", *KEPT, "rounds = 20"),
+        "--method",
+        "kept",
+        "--seed",
+        "1",
+        "--ray",
+        cluster.address,
+    ]
+    running = subprocess.Popen([FEDLENS, *study], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert running.stdout is not None
+    until(lambda: workers_of("a client of kept, seed 1"), running)
+    for node in list(cluster.worker_nodes):
+        cluster.remove_node(node, allow_graceful=False)
+
+    assert any("waits for a node: --run-cpus: a run needs 1 CPU" in line for line in running.stdout)
+    for _ in range(2):
+        cluster.add_node(num_cpus=1)
+    printed, _ = running.communicate(timeout=300)
+    assert running.returncode == 0, printed
+
+
 # Three starts of a command, a worker and a node take minutes; the rounds are enough for the last kill to come in time.
 @pytest.mark.long
 @pytest.mark.timeout(1800)
@@ -113,7 +163,7 @@ def test_with_driver_worker_and_node_killed_a_study_has_the_bytes_of_one_without
         return times.is_file() and len(times.read_text().splitlines()) >= rounds
 
     def worker() -> int:
-        return until(lambda: worker_of("kept, seed 1"), driver)
+        return until(lambda: workers_of("kept, seed 1"), driver)[0]
 
     driver = begin()
     until(lambda: has(5), driver)

@@ -1,22 +1,31 @@
 """One run: interrupted, disturbed and late, always the same."""
 
-from dataclasses import replace
+import pickle
+import threading
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import copytree
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from torch import nn
 
 from fedlens.compare.run.running import RunFailed, RunResult, run
+from fedlens.compare.run.side_by_side import ClientWork, Helpers
 from fedlens.compare.run_state import Changes, keep
 from fedlens.digits import write_digits
 from fedlens_edge_client.emulation.faults import FaultEntry, FaultKind, FaultPlan
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
-from fedlens_proto.v1 import admin_pb2
+from fedlens_edge_client.engines.torch import TorchEngine
+from fedlens_edge_client.errors import AssignmentFailed, EdgeClientError
+from fedlens_edge_client.training.local_training import TrainingResult
+from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import admin_pb2, update_pb2
 from tests.edge_client.emulation.fleets import fleet_of
 from tests.fedlens.compare.run.runs import Stopped, settings, stop_after
 from tests.integration import federation
+from tests.integration.federation import SIDE
 
 CLIENTS = 3
 
@@ -98,6 +107,53 @@ async def test_a_client_that_is_late_takes_no_time_and_one_that_is_too_late_is_l
         for result in answer.shown.rounds
     ]
     assert reported == [3, 2]
+
+
+@dataclass
+class Pair:
+    """Two helpers, which get their work and give their results as other processes do."""
+
+    bundle: Path
+    works: list[bytes] = field(default_factory=list)
+    _both: threading.Barrier = field(default_factory=lambda: threading.Barrier(2))
+
+    @property
+    def helpers(self) -> Helpers:
+        return Helpers(2, self._carry_out)
+
+    def _carry_out(self, work: ClientWork) -> TrainingResult | EdgeClientError:
+        sent = pickle.dumps(work)
+        self.works.append(sent)
+        # Each waits for another one, which comes if clients train side by side.
+        self._both.wait(60)
+        engine = TorchEngine(Bundle.open(self.bundle))
+        found = pickle.loads(pickle.dumps(pickle.loads(sent).carry_out(engine)))
+        return cast("TrainingResult | EdgeClientError", found)
+
+
+async def test_helpers_train_clients_side_by_side_to_the_same_bytes(tmp_path: Path, pool: PhotoPool) -> None:
+    layers = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE, 8), nn.ReLU(), nn.Linear(8, 10))
+    bundle = federation.digits_bundle(tmp_path / "bundle", layers, "two layers").folder
+    pair = Pair(bundle)
+    # Clients keep their classifiers, and one of them is late.
+    others: dict[str, Any] = {"cohort": 2, "population": 3, "rounds": 4, "deadline_s": 60, "method": "fedper"}
+    late = FaultEntry(client=0, round=2, kind=FaultKind.DELAY, seconds=50.0)
+    found = []
+    for state, helpers in ((tmp_path / "here", None), (tmp_path / "there", pair.helpers)):
+        found.append(await run(fleet(pool, state, late), settings(CLIENTS, **others), (bundle,), helpers=helpers))
+    here, there = found
+
+    assert len(pair.works) == 8
+    assert there.shown == here.shown
+
+
+async def test_what_a_helper_fails_at_is_the_clients_failure(tmp_path: Path, pool: PhotoPool, bundle: Path) -> None:
+    failure = pickle.dumps(AssignmentFailed(update_pb2.FAILURE_REASON_POLICY, "too few photos"))
+    helpers = Helpers(2, lambda work: pickle.loads(failure))
+    task = settings(CLIENTS, rounds=1, max_consecutive_abandoned=1)
+
+    with pytest.raises(RunFailed, match=r"too few photos"):
+        await run(fleet(pool, tmp_path), task, (bundle,), helpers=helpers)
 
 
 async def test_a_task_that_fails_is_told_with_its_reason(tmp_path: Path, pool: PhotoPool, bundle: Path) -> None:
