@@ -44,6 +44,7 @@ MEASURES = {
     "lenet5": "bench.emulated_round:measure",
     "study": "bench.study_overhead:measure",
     "ray": "bench.ray_study:measure",
+    "flower": "bench.flower:measure",
     "head": "bench.head_training:measure",
     "child": "bench.child:measure",
     "vetting": "bench.vetting:measure",

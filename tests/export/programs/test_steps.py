@@ -244,13 +244,16 @@ def test_the_exported_step_of_a_papers_model_is_torchs(model: str, side: int) ->
     local = Local.of(network, lr=0.05, momentum=0.0)
     raw = lowering.lower("step", local.source.function, tuple(local.arguments.values()))
     local.source = replace(local.source, function=lowering.load(raw))
+    before = {name: tensor.clone() for name, tensor in network.weights.items()}
 
     loss = local.run()[pb.SLOT_KIND_LOSS, ""].item()
     expected = plain(network, local, torch.optim.SGD(network.module.parameters(), lr=0.05), 1)
 
     assert [loss] == pytest.approx(expected, rel=1e-5)
+    # A processor's kernels sum in an order of their own, and fifty layers of batch norm enlarge what that rounds.
     for name, tensor in network.weights.items():
-        torch.testing.assert_close(local.weight(name), tensor, rtol=1e-4, atol=1e-6)
+        off, change = (local.weight(name) - tensor).norm(), (tensor - before[name]).norm()
+        assert off <= 1e-3 * change + 1e-6, (name, off, change)
 
 
 def test_a_frozen_extractor_keeps_its_batch_norm_statistics() -> None:
