@@ -1,4 +1,4 @@
-"""Rounds of three studies in one process: ten clients of 250 images, pFedSim at its full size, and 200 clients of 40.
+"""Rounds of studies in one process: ten clients, pFedSim at its full size, and 200 clients with little to train.
 
 Floor: a plain PyTorch loop with the images in memory, which does each client's local work: evaluate, train, evaluate
 again; then the mean. FedLens: a round of `fedlens compare`, from commit to commit: the round engine with its database,
@@ -22,14 +22,16 @@ from torch import Tensor, nn
 
 from bench.emulated_round import BATCH, CLASSES, CLIENTS, PER_CLASS, RATE, SIDE, train
 from bench.fleets import draw_noise, fleet
+from bench.head_training import Backbone
 from bench.row import Row, Sample, against_floor, against_more, differences
 from fedlens.compare.run import running
 from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
 from fedlens_edge_client.engines.memory import keep_freed_memory
-from fedlens_export.exporting import ExportSpec, export_bundle
-from fedlens_export.models import whole_models
+from fedlens_export.exporting import ExportSpec, Training, export_bundle, frozen_backbone_bundle
+from fedlens_export.models import backbones, whole_models
 
 EPOCHS, UNMEASURED = 5, 2
+HEAD, FEATURES = "head", 1280
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class _Case:
     """A study's round: `members` of `clients` with so many photos a class train and are evaluated."""
 
     name: str
-    model: str
+    model: str  # of all layers, or `HEAD`
     settings: Mapping[str, object]
     clients: int
     members: int
@@ -49,6 +51,7 @@ class _Case:
     is_beside: bool = False  # `most` is in ms, for each member
     epochs: int = EPOCHS
     batch: int = BATCH
+    classes: int = CLASSES  # that clients have photos of
 
 
 CASES = (
@@ -93,6 +96,23 @@ CASES = (
         most=4.0,
         is_beside=True,
     ),
+    _Case(
+        name=f"a client-round of a study beside its training, head {FEATURES}-10, 200 clients x 32 photos' features, "
+        "batch 16, 1 epoch",
+        model=HEAD,
+        settings={"method": "fedavg"},
+        clients=200,
+        members=200,
+        classes=8,
+        per_class=4,
+        test_per_class=1,
+        rounds=5,
+        turns=2,
+        epochs=1,
+        batch=16,
+        most=2.0,
+        is_beside=True,
+    ),
 )
 
 
@@ -134,16 +154,21 @@ def measure(folder: Path) -> Iterator[Row]:
     keep_freed_memory()
     torch.set_num_threads(1)
     for case in CASES:
-        yield _measured(folder / str(case.clients), case)
+        yield _measured(folder / f"{case.model} {case.clients}", case)
 
 
 def _measured(folder: Path, case: _Case) -> Row:
     generator = np.random.default_rng(0)
-    names = [f"class {label}" for label in range(CLASSES)]
+    names = tuple(f"class {label}" for label in range(CLASSES))
     for side, count in (("train", case.per_class), ("test", case.test_per_class)):
-        for name in names:
+        for name in names[: case.classes]:
             draw_noise(folder / "photos" / side / name, count, SIDE, generator)
-    export_bundle(folder / "bundle", ExportSpec(model=case.model, class_names=tuple(names), batch=case.batch))
+    if case.model == HEAD:
+        head = backbones.build_head("linear", FEATURES, CLASSES, seed=0)
+        training = Training(class_names=names, batch=case.batch)
+        frozen_backbone_bundle(folder / "bundle", Backbone(FEATURES), head, training, input_size=SIDE)
+    else:
+        export_bundle(folder / "bundle", ExportSpec(model=case.model, class_names=names, batch=case.batch))
     floor, study = _Times(), _Times()
     for number in range(case.turns):
         with floor.turn() as ended:
@@ -165,7 +190,7 @@ def _study(folder: Path, case: _Case, state: str, ended: Callable[[], None]) -> 
     partition = Partition(name=PartitionName.CAMERA_IID, seed=0, clients=case.clients, **given)
     where = {"server": "", "token": "trainer", "workers": 1, "shares_downloads": False}
     members = fleet(PhotoPool.open(folder / "photos"), partition, case.clients, folder / state, **where)
-    rates = {"lr_extractor": RATE, "lr_classifier": RATE}
+    rates = {"lr_classifier": RATE} | ({} if case.model == HEAD else {"lr_extractor": RATE})
     settings = {
         "rounds": case.rounds,
         "population": case.clients,
@@ -179,13 +204,18 @@ def _study(folder: Path, case: _Case, state: str, ended: Callable[[], None]) -> 
 
 def _plain(case: _Case, ended: Callable[[], None]) -> None:
     torch.manual_seed(0)
-    images = torch.rand(case.members, case.per_class * CLASSES, 3, SIDE, SIDE)
-    labels = torch.randint(CLASSES, images.shape[:2])
-    test = torch.rand(case.test_per_class * CLASSES, 3, SIDE, SIDE)
-    model = whole_models.build(case.model, CLASSES, SIDE, seed=0)
+    shape = (FEATURES,) if case.model == HEAD else (3, SIDE, SIDE)
+    inputs = torch.rand(case.members, case.per_class * case.classes, *shape)
+    labels = torch.randint(CLASSES, inputs.shape[:2])
+    test = torch.rand(case.test_per_class * case.classes, *shape)
+    model = (
+        backbones.build_head("linear", FEATURES, CLASSES, seed=0)
+        if case.model == HEAD
+        else whole_models.build(case.model, CLASSES, SIDE, seed=0)
+    )
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     for _ in range(case.rounds):
-        updates = [_local_work(model, weights, x, y, test, case) for x, y in zip(images, labels, strict=True)]
+        updates = [_local_work(model, weights, x, y, test, case) for x, y in zip(inputs, labels, strict=True)]
         weights = {name: torch.as_tensor(np.mean([update[name] for update in updates], axis=0)) for name in weights}
         ended()
 
