@@ -14,6 +14,8 @@ PIP_ARGS ?=
 # For Maven, such as -T1 (with -o it makes no code from the .proto files); and --unsigned, for an APK without a signature.
 MVN_ARGS ?=
 APK_ARGS ?=
+TO ?=
+export TO
 PHOTOS ?=
 export PHOTOS
 # For `make same`: the commit to compare with, and such as --expect study/fedns-encoded.
@@ -30,7 +32,7 @@ STAMP := $(VENV)/.installed
 # since they share what is slow to make; files run in the order that tests/conftest.py gives them.
 PYTEST := OMP_NUM_THREADS=1 '$(BIN)/pytest' -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test test-slow test-ci same size check bench papers results docs vectors android proto freeze-wire pins clean install
+.PHONY: help demo test test-slow test-ci same size check bench papers results docs vectors android android-publish proto freeze-wire pins clean install
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -114,8 +116,13 @@ android: $(STAMP) ## the Android SDK and app: tests, style, a debug APK; needs M
 	found=$$(javac -version 2>&1 | sed 's/^javac \([0-9]*\).*/\1/')
 	(( found >= 17 )) || { echo "make android needs a JDK, 17 or newer: javac is of version $$found" >&2; exit 1; }
 	cd android_demo
-	mvn --quiet $(MVN_ARGS) clean verify
+	mvn --quiet -Ppublish $(MVN_ARGS) clean verify
 	'$(BIN)/python' apk.py $(APK_ARGS)
+
+android-publish: ## the Android SDK as a Maven repository, android_demo/target/repository or TO=DIR; needs Maven and a JDK, 17 or newer
+	@cd android_demo
+	mvn --quiet -Ppublish $(MVN_ARGS) -DskipTests -pl sdk -am $${TO:+"-Dfedlens.published=$$(cd '$(CALLED_FROM)' && realpath -m "$$TO")"} package
+	echo "the SDK is in $${TO:-android_demo/target/repository}"
 
 proto: $(STAMP) ## generate Python code from the .proto files
 	@cd proto

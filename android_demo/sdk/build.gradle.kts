@@ -66,8 +66,8 @@ protobuf {
 
 dependencies {
     api(libs.kotlinx.coroutines)
-    api(libs.protobuf.javalite)
+    implementation(libs.protobuf.javalite)
     implementation(libs.okhttp)
     // Java classes and the native runtime for arm64-v8a and x86_64, from which an app inherits them.
-    api(libs.executorch.android)
+    implementation(libs.executorch.android)
 }

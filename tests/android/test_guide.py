@@ -22,18 +22,12 @@ def test_the_guides_code_is_the_examples_which_is_compiled() -> None:
     assert {path: (guide.EXAMPLE / path).read_text(encoding="utf-8") for path in files} == shown, "run `make docs`"
 
 
-def test_the_guides_dependencies_are_those_of_the_sdk() -> None:
+def test_the_guide_depends_on_the_sdk_of_this_version() -> None:
     catalogue = tomllib.loads((ANDROID / "gradle" / "libs.versions.toml").read_text(encoding="utf-8"))
-    (block,) = re.findall(r"<!-- gradle -->\n```kotlin\n(.*?)```", PAGE, re.DOTALL)
+    _, block = re.findall(r"<!-- gradle -->\n```kotlin\n(.*?)```", PAGE, re.DOTALL)
 
-    # protoc alone is a tool of the build.
-    needed = {
-        f"{entry['module']}:{catalogue['versions'][entry['version']['ref']]}"
-        for name, entry in catalogue["libraries"].items()
-        if name != "protoc"
-    }
-    assert set(re.findall(r'implementation\("(.+?)"\)', block)) == needed
-    assert f'files("libs/sdk-{catalogue["versions"]["fedlens"]}.aar")' in block
+    assert re.findall(r'implementation\("(.+?)"\)', block) == [f"org.fedlens:sdk:{catalogue['versions']['fedlens']}"]
+    assert f"`org.pytorch:executorch-android:{catalogue['versions']['executorch']}`" in PAGE
     assert f"minSdk = {catalogue['versions']['min-sdk']}\n" in block
 
 

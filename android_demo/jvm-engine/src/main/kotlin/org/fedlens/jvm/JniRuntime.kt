@@ -1,6 +1,5 @@
 package org.fedlens.jvm
 
-import org.fedlens.proto.v1.Dtype
 import org.fedlens.sdk.EngineException
 import org.fedlens.sdk.EngineException.Reason
 import org.fedlens.sdk.blob.TensorSpec
@@ -96,7 +95,7 @@ private class NativeProgram(
         val MISSING_OPERATOR = Regex("""Missing operator: \[\d+] ([^\s;]+)""")
 
         fun memory(spec: TensorSpec): ByteBuffer {
-            val bytes = Math.toIntExact(spec.count * (if (spec.dtype == Dtype.DTYPE_INT64) 8 else 4))
+            val bytes = Math.toIntExact(spec.count * (if (spec.isInteger) 8 else 4))
             val room = ByteBuffer.allocateDirect(Math.addExact(bytes, 3 * ALIGNMENT)).alignedSlice(ALIGNMENT)
             room.limit(bytes)
             return room.slice().order(ByteOrder.nativeOrder())
@@ -105,7 +104,7 @@ private class NativeProgram(
         fun numbers(form: ProgramForm): IntArray =
             (form.inputs + form.outputs)
                 .flatMap { spec ->
-                    val type = if (spec.dtype == Dtype.DTYPE_INT64) INT64 else FLOAT32
+                    val type = if (spec.isInteger) INT64 else FLOAT32
                     listOf(type, spec.shape.size) + spec.shape.map { Math.toIntExact(it) }
                 }.toIntArray()
     }

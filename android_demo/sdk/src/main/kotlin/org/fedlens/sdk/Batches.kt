@@ -4,7 +4,7 @@ import org.fedlens.proto.v1.LastBatch
 import org.fedlens.proto.v1.Train
 
 /** The photos of each step of a training. */
-public object Batches {
+internal object Batches {
     /**
      * The rows of each step, computed lazily.
      *
@@ -17,7 +17,7 @@ public object Batches {
      * @param batch Rows per step of its program, at least 1.
      * @return The rows of each step: 1 to [batch] of them, exactly [batch] if batches are filled.
      */
-    public fun of(
+    fun of(
         entries: List<AlbumEntry>,
         seed: ByteArray,
         training: Int,
@@ -48,7 +48,7 @@ public object Batches {
     }
 
     /** The number of steps of a training on this many photos. */
-    public fun steps(
+    fun steps(
         train: Train,
         photos: Int,
         batch: Int,

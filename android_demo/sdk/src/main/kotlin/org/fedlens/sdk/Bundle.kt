@@ -11,9 +11,9 @@ import java.io.File
  *
  * Parts are found by digest; a manifest never supplies a file name.
  */
-public class Bundle private constructor(
+public class Bundle internal constructor(
     private val folder: File,
-    public val manifest: Manifest,
+    internal val manifest: Manifest,
     private val raw: ByteArray,
 ) {
     /** SHA-256, 32 bytes, of the manifest's bytes: the bundle's name. */

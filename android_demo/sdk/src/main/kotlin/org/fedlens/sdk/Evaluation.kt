@@ -21,7 +21,7 @@ public class Evaluation(
     public val confusion: LongArray?,
 ) {
     /** This evaluation as a message in the header of an update. */
-    public fun toSums(label: String): EvaluationSums {
+    internal fun toSums(label: String): EvaluationSums {
         val sums =
             EvaluationSums
                 .newBuilder()

@@ -11,19 +11,19 @@ import org.fedlens.proto.v1.TensorSelector
 import org.fedlens.sdk.ManifestException.Reason
 
 /** Functions that read and query manifests. */
-public object Manifests {
+internal object Manifests {
     /** Maximum size of a manifest in bytes. */
-    public const val MAX_BYTES: Int = 1 shl 20
+    const val MAX_BYTES: Int = 1 shl 20
 
     /** Reserved name of a downloaded set: the initial weights of the client's own bundle. */
-    public const val INITIAL: String = "initial"
+    const val INITIAL: String = "initial"
 
     /**
      * Read and check the bytes of a manifest.
      *
      * @throws ManifestException A field is missing, out of range, or in conflict with another.
      */
-    public fun parse(raw: ByteArray): Manifest {
+    fun parse(raw: ByteArray): Manifest {
         if (raw.size > MAX_BYTES) {
             throw ManifestException(Reason.TOO_LARGE, "a manifest of ${raw.size} bytes; at most $MAX_BYTES are allowed")
         }
@@ -38,7 +38,7 @@ public object Manifests {
     }
 
     /** The initial weights as a set to download. */
-    public fun initialSet(manifest: Manifest): BlobSet {
+    fun initialSet(manifest: Manifest): BlobSet {
         val part = manifest.partsList.first { it.sha256 == manifest.initial }
         return BlobSet
             .newBuilder()
@@ -53,7 +53,7 @@ public object Manifests {
      *
      * @throws ManifestException There is none of that name.
      */
-    public fun program(
+    fun program(
         manifest: Manifest,
         name: String,
     ): Program =
@@ -67,7 +67,7 @@ public object Manifests {
      *
      * @throws ManifestException The bundle has no such program, or not in that format.
      */
-    public fun programPart(
+    fun programPart(
         manifest: Manifest,
         name: String,
         format: ProgramFormat,
@@ -83,7 +83,7 @@ public object Manifests {
      * The digests of the parts needed to run programs in these formats: their files, the initial weights, public photos and, for
      * `.pt2` programs only, the frozen tensors; null: every part.
      */
-    public fun parts(
+    fun parts(
         manifest: Manifest,
         formats: Set<ProgramFormat>?,
     ): List<ByteArray> {
@@ -101,7 +101,7 @@ public object Manifests {
     }
 
     /** The tensors that match every non-empty list of [selector], in the manifest's order. */
-    public fun select(
+    fun select(
         tensors: Iterable<ExchangeableTensor>,
         selector: TensorSelector,
     ): List<ExchangeableTensor> =

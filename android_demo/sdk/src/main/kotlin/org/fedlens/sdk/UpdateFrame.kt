@@ -15,9 +15,9 @@ import java.nio.ByteOrder
  * @property blobs The uploaded blobs, in the order of the header.
  * @throws WireException The header is too long, or does not name these blobs.
  */
-public class UpdateFrame(
-    public val header: UpdateHeader,
-    public val blobs: List<Blob>,
+internal class UpdateFrame(
+    val header: UpdateHeader,
+    val blobs: List<Blob>,
 ) {
     private val prefix: ByteArray
 
@@ -56,10 +56,10 @@ public class UpdateFrame(
     }
 
     /** Size of the whole body in bytes: its `Content-Length`. */
-    public val size: Long get() = prefix.size + blobs.sumOf { it.size }
+    val size: Long get() = prefix.size + blobs.sumOf { it.size }
 
     /** SHA-256, 32 bytes, of the whole body, which the server's receipt must repeat. */
-    public fun digest(): ByteArray {
+    fun digest(): ByteArray {
         val digest = newSha256()
         digest.update(prefix)
         for (blob in blobs) blob.forEachChunk(digest::update)
@@ -71,13 +71,13 @@ public class UpdateFrame(
      *
      * @throws java.io.IOException Writing to the stream fails.
      */
-    public fun writeTo(stream: OutputStream) {
+    fun writeTo(stream: OutputStream) {
         stream.write(prefix)
         for (blob in blobs) blob.writeTo(stream)
     }
 
-    public companion object {
+    companion object {
         /** Maximum size of a header in bytes, without the four bytes of its length. */
-        public const val MAX_HEADER_BYTES: Int = 64 shl 10
+        const val MAX_HEADER_BYTES: Int = 64 shl 10
     }
 }

@@ -8,12 +8,12 @@ import org.fedlens.proto.v1.Capabilities
 import org.fedlens.proto.v1.EnrolRequest
 
 /** The encoding of messages over HTTP, common to every call. */
-public object Wire {
+internal object Wire {
     /** The version of the protocol: field 1 of every request. */
-    public const val PROTOCOL: Int = 1
+    const val PROTOCOL: Int = 1
 
     /** The `Content-Type` of every body. */
-    public const val MEDIA_TYPE: String = "application/vnd.fedlens.v1+protobuf"
+    const val MEDIA_TYPE: String = "application/vnd.fedlens.v1+protobuf"
 
     /**
      * The message in [body]; unknown fields are ignored.
@@ -21,7 +21,7 @@ public object Wire {
      * @param parser Parser of the message type, such as `Receipt.parser()`.
      * @throws WireException The bytes are no such message.
      */
-    public fun <M : MessageLite> decode(
+    fun <M : MessageLite> decode(
         parser: Parser<M>,
         body: ByteArray,
     ): M =

@@ -13,19 +13,19 @@ import java.nio.ByteOrder
 import kotlin.math.abs
 
 /** The digest and layout of a written blob. */
-public class WrittenBlob internal constructor(
+internal class WrittenBlob(
     private val sha256: ByteArray,
-    public val layout: Layout,
+    val layout: Layout,
 ) {
     /** SHA-256, 32 bytes, of the blob: its name. */
-    public val digest: ByteArray get() = sha256.copyOf()
+    val digest: ByteArray get() = sha256.copyOf()
 
     /** Size of the whole blob in bytes. */
-    public val size: Long get() = layout.size
+    val size: Long get() = layout.size
 }
 
 /** The encoder from named tensors to the bytes of a [Blob]. */
-public object BlobWriter {
+internal object BlobWriter {
     /**
      * Write the blob of these tensors, a few thousand elements at a time; [stream] stays open.
      *
@@ -39,7 +39,7 @@ public object BlobWriter {
      *     allowed. Part of the blob may have been written by then.
      * @throws java.io.IOException Writing to the stream fails.
      */
-    public fun write(
+    fun write(
         stream: OutputStream,
         tensors: Map<String, Tensor>,
         floats: Dtype = Dtype.DTYPE_FLOAT32,
@@ -59,14 +59,14 @@ public object BlobWriter {
     }
 
     /** The blob of these tensors as an array; see [write]. */
-    public fun encode(
+    fun encode(
         tensors: Map<String, Tensor>,
         floats: Dtype = Dtype.DTYPE_FLOAT32,
         base: ByteArray? = null,
     ): ByteArray = ByteArrayOutputStream().also { write(it, tensors, floats, base) }.toByteArray()
 
     /** The stored form of these tensors if floats are stored as [floats]. */
-    public fun specsOf(
+    fun specsOf(
         tensors: Map<String, Tensor>,
         floats: Dtype = Dtype.DTYPE_FLOAT32,
     ): List<TensorSpec> {
@@ -80,7 +80,7 @@ public object BlobWriter {
     }
 
     /** The stored type of float tensors under a codec; null for a codec that this version does not know. */
-    public fun floatsOf(codec: Codec): Dtype? =
+    fun floatsOf(codec: Codec): Dtype? =
         when (codec) {
             Codec.CODEC_FLOAT32 -> Dtype.DTYPE_FLOAT32
             Codec.CODEC_FLOAT16 -> Dtype.DTYPE_FLOAT16

@@ -10,9 +10,10 @@ import org.fedlens.sdk.BlobException.Reason
  *
  * @property shape Dimensions; empty for a scalar, which has one element.
  */
-public data class TensorSpec(
+@ConsistentCopyVisibility
+public data class TensorSpec internal constructor(
     public val name: String,
-    public val dtype: Dtype,
+    internal val dtype: Dtype,
     public val shape: List<Long>,
 ) {
     /**
@@ -21,6 +22,9 @@ public data class TensorSpec(
      * @throws BlobException The number exceeds 63 bits.
      */
     public val count: Long get() = product(shape)
+
+    /** The elements are whole numbers of 64 bits; if not, floats, or what stands for them in a blob. */
+    public val isInteger: Boolean get() = dtype == Dtype.DTYPE_INT64
 
     /** Elements of a row: what one index of the first dimension selects. */
     internal val rowLength: Long get() = product(shape.drop(1))
@@ -62,14 +66,14 @@ public data class TensorSpec(
             throw BlobException(Reason.TOO_LARGE, "tensor '$name' has more bytes than can be counted: $shape", error)
         }
 
-    public companion object {
+    internal companion object {
         internal const val SCALE_BYTES = 4L
 
         /**
          * The spec of a float tensor if floats are stored as [floats]; with int8, fewer than two dimensions mean
          * float32.
          */
-        public fun ofFloat(
+        internal fun ofFloat(
             name: String,
             shape: List<Long>,
             floats: Dtype,
@@ -79,7 +83,7 @@ public data class TensorSpec(
         }
 
         /** The specs of these tensors in a blob whose floats are stored as [floats]. */
-        public fun ofTensors(
+        internal fun ofTensors(
             tensors: Iterable<ExchangeableTensor>,
             floats: Dtype = Dtype.DTYPE_FLOAT32,
         ): List<TensorSpec> =

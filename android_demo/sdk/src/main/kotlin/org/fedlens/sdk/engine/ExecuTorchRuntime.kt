@@ -1,6 +1,5 @@
 package org.fedlens.sdk.engine
 
-import org.fedlens.proto.v1.Dtype
 import org.fedlens.sdk.EngineException
 import org.fedlens.sdk.EngineException.Reason
 import org.pytorch.executorch.EValue
@@ -104,7 +103,7 @@ private class ModuleProgram(
         form.inputs
             .zip(arguments) { input, buffer ->
                 val shape = input.shape.toLongArray()
-                val isInteger = input.dtype == Dtype.DTYPE_INT64
+                val isInteger = input.isInteger
                 EValue.from(
                     if (isInteger) {
                         Tensor.fromBlob(buffer.asLongBuffer(), shape)
@@ -134,7 +133,7 @@ private class ModuleProgram(
             }
             try {
                 // ExecuTorch's classes return the numbers only as an array.
-                if (spec.dtype == Dtype.DTYPE_INT64) {
+                if (spec.isInteger) {
                     results[i].asLongBuffer().put(tensor.dataAsLongArray)
                 } else {
                     results[i].asFloatBuffer().put(tensor.dataAsFloatArray)

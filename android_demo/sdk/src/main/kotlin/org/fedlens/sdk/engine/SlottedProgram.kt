@@ -1,6 +1,5 @@
 package org.fedlens.sdk.engine
 
-import org.fedlens.proto.v1.Dtype
 import org.fedlens.proto.v1.Program
 import org.fedlens.proto.v1.Slot
 import org.fedlens.proto.v1.SlotKind
@@ -89,7 +88,7 @@ internal class SlottedProgram(
             buffers: List<ByteBuffer>,
         ): List<Any> =
             forms.zip(buffers) { form, buffer ->
-                if (form.dtype == Dtype.DTYPE_INT64) buffer.asLongBuffer() else buffer.asFloatBuffer()
+                if (form.isInteger) buffer.asLongBuffer() else buffer.asFloatBuffer()
             }
     }
 }

@@ -48,7 +48,7 @@ internal class Timeouts(
  * The protocol over HTTP/1.1, with one credential and a check of every response. The first call opens connections.
  * HTTPS uses the system's proxy, if any, which sees only the server's name.
  */
-public class HttpTransport internal constructor(
+internal class HttpTransport(
     server: String,
     secret: ByteArray,
     private val pins: List<String>,
@@ -74,7 +74,7 @@ public class HttpTransport internal constructor(
      * @throws org.fedlens.sdk.TransportException `UNTRUSTED`: [server] is neither an HTTPS address nor a plain HTTP
      *     address of this machine, [ca] cannot be read, or one of [pins] is malformed.
      */
-    public constructor(
+    constructor(
         server: String,
         secret: ByteArray,
         pins: List<String> = emptyList(),

@@ -17,15 +17,15 @@ import java.io.File
  *
  * Every call throws a [org.fedlens.sdk.TransportException].
  */
-public interface Transport : Closeable {
+internal interface Transport : Closeable {
     /** Enrol this client; idempotent. */
-    public suspend fun enrol(
+    suspend fun enrol(
         token: String,
         capabilities: Capabilities,
     ): EnrolResponse
 
     /** Ask for work; the call may take the request's `hold_ms` longer than others. */
-    public suspend fun checkIn(request: CheckInRequest): CheckInResponse
+    suspend fun checkIn(request: CheckInRequest): CheckInResponse
 
     /**
      * Append the missing bytes of a part or blob to [into], which may be absent, empty or incomplete. The caller checks
@@ -36,33 +36,33 @@ public interface Transport : Closeable {
      *     from there would fail again.
      * @throws org.fedlens.sdk.StateException `NOT_WRITABLE`: the file cannot be written.
      */
-    public suspend fun fetch(
+    suspend fun fetch(
         sha256: ByteArray,
         into: File,
         maxBytes: Long,
     )
 
     /** Send a result; return when the server has stored it. */
-    public suspend fun putUpdate(
+    suspend fun putUpdate(
         task: Long,
         round: Long,
         update: UpdateFrame,
     ): Receipt
 
     /** Send an evaluator's result; see [putUpdate]. */
-    public suspend fun putEvaluation(
+    suspend fun putEvaluation(
         task: Long,
         round: Long,
         update: UpdateFrame,
     ): Receipt
 
     /** Give up an assignment, for good. */
-    public suspend fun reportFailure(
+    suspend fun reportFailure(
         task: Long,
         round: Long,
         request: FailureRequest,
     )
 
     /** Tell the server to delete everything about this client. */
-    public suspend fun forget(): ForgetResponse
+    suspend fun forget(): ForgetResponse
 }

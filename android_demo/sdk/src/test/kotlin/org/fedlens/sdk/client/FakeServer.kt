@@ -96,10 +96,10 @@ class FakeServer(
 
     fun count(call: String): Int = calls.count { it == call }
 
-    fun update(round: Long): UpdateFrame = readUpdate(updates.getValue(round))
+    internal fun update(round: Long): UpdateFrame = readUpdate(updates.getValue(round))
 
     /** The transport to this server for the client with this secret. */
-    fun transport(secret: ByteArray): Transport = Way(KeyedHash.clientId(secret).toHex())
+    internal fun transport(secret: ByteArray): Transport = Way(KeyedHash.clientId(secret).toHex())
 
     fun assignment(): Assignment =
         Assignment
