@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from itertools import cycle
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -260,4 +262,57 @@ async def test_leaders_killed_at_many_moments_lose_nothing_and_end_with_the_same
     assert killer.left == 0
     assert blobs[0] == blobs[1]
     assert [len(each["members"]) for each in shown["rounds"]] == [CLIENTS] * rounds
+    assert {member["state"] for each in shown["rounds"] for member in each["members"]} == {"reported"}
+
+
+class Behind:
+    """PostgreSQL and the S3 server behind a whole server, of which one after the other is killed and comes back."""
+
+    def __init__(self, cluster: Any, gateway: Any) -> None:
+        self._turns = cycle((cluster, gateway))
+        self._dead: Any = None
+
+    def kill(self) -> None:
+        """Kill one."""
+        self._dead = next(self._turns)
+        self._dead.kill()
+
+    def start(self) -> None:
+        """Start it again, when the server has had time to miss it."""
+        time.sleep(0.3)
+        self._dead.start()
+
+
+async def test_killed_behind_a_whole_server_postgresql_and_s3_lose_nothing_and_it_ends_with_the_same_bytes(
+    places: tuple[Any, Any], state: StateAddress, tmp_path: Path, photos: Path, bundle: Path
+) -> None:
+    kills, rounds = 8, 24
+    # With a lead of its usual length: a server that cannot renew it for so long ends, and another one goes on.
+    server = Twin.of(state, tmp_path / "one", launcher=())
+    with ExitStack() as held:
+        held.callback(server.kill)
+        server.start()
+        federation.create_task(server, bundle, rounds=rounds, clients=CLIENTS, name="calm")
+        await federation.run_clients(server, tmp_path / "calm", photos, CLIENTS)
+        federation.create_task(server, bundle, rounds=rounds, clients=CLIENTS, name="stormy")
+        killer = Killer(cast(ServerProcess, Behind(*places)), kills, most_events=6)
+
+        async def restart() -> None:
+            """Start the server again whenever it has ended, as systemd does: a commit's answer was lost."""
+            while True:
+                with suppress(subprocess.TimeoutExpired):
+                    await asyncio.to_thread(server.ended)
+                    await asyncio.to_thread(server.start)
+
+        async with asyncio.TaskGroup() as group:
+            background = [group.create_task(each) for each in (killer.run(), restart())]
+            await federation.run_clients(server, tmp_path / "stormy", photos, CLIENTS, killer.notice)
+            for each in background:
+                each.cancel()
+
+        blobs = [federation.final_blob(server, tmp_path, name) for name in ("calm", "stormy")]
+        shown: Any = server.task("show", "stormy")
+
+    assert killer.left == 0
+    assert blobs[0] == blobs[1]
     assert {member["state"] for each in shown["rounds"] for member in each["members"]} == {"reported"}

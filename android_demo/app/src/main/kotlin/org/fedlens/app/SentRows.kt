@@ -79,13 +79,11 @@ internal class SentRows(
             else ->
                 entry.sent.flatMap { blob ->
                     val text = if (blob.isDifference) R.string.tensor_difference else R.string.tensor
-                    blob.tensors.map { activity.getString(text, it.name, shape(it), type(it)) }
+                    blob.tensors.map { activity.getString(text, it.name, shape(it), it.type) }
                 }
         }
 
     private fun shape(tensor: TensorSpec): String = tensor.shape.joinToString(" × ").ifEmpty { "1" }
-
-    private fun type(tensor: TensorSpec): String = tensor.dtype.name.removePrefix("DTYPE_").lowercase()
 
     private fun answers(entry: JournalEntry): List<String> =
         when (entry) {

@@ -35,8 +35,8 @@ internal class DesktopRuntime(
         private val form: ProgramForm,
         private val work: (Program) -> Unit,
     ) : LoadedProgram {
-        override val arguments: List<ByteBuffer> = form.inputs.map { buffer(it.shape, it.dtype.name) }
-        override val results: List<ByteBuffer> = form.outputs.map { buffer(it.shape, it.dtype.name) }
+        override val arguments: List<ByteBuffer> = form.inputs.map { buffer(it.shape, it.type) }
+        override val results: List<ByteBuffer> = form.outputs.map { buffer(it.shape, it.type) }
 
         override fun run() {
             work(this)

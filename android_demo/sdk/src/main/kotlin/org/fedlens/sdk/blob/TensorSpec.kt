@@ -23,6 +23,9 @@ public data class TensorSpec internal constructor(
      */
     public val count: Long get() = product(shape)
 
+    /** The stored type for people: `float32`, `float16`, `int8` or `int64`. */
+    public val type: String get() = dtype.name.removePrefix("DTYPE_").lowercase()
+
     /** The elements are whole numbers of 64 bits; if not, floats, or what stands for them in a blob. */
     public val isInteger: Boolean get() = dtype == Dtype.DTYPE_INT64
 
@@ -54,7 +57,7 @@ public data class TensorSpec internal constructor(
     override fun toString(): String = "$name $form"
 
     /** Type and shape for messages: `float32[10, 512]`. */
-    internal val form: String get() = "${dtype.name.removePrefix("DTYPE_").lowercase()}$shape"
+    internal val form: String get() = "$type$shape"
 
     private fun product(dimensions: List<Long>): Long =
         exactly { dimensions.fold(1L) { found, dimension -> Math.multiplyExact(found, dimension) } }
