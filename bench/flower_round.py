@@ -1,4 +1,5 @@
 # mypy: ignore-errors
+# pyright: reportMissingImports=false
 """Flower's simulation of LeNet-5 rounds, for the Python of an environment that has Flower; prints seconds by round.
 
     python flower_round.py CLIENTS ROUNDS EPOCHS WORKERS

@@ -12,7 +12,6 @@ from torch._export.serde import schema, serialize
 from torch.export import ExportedProgram
 from torch.export.pt2_archive._package import load_pt2
 
-
 # torch's reader keeps what it reads in global variables, and refuses a second thread.
 _TURN = Lock()
 
