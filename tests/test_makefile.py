@@ -61,7 +61,7 @@ def test_checks_are_style_types_wire_and_fresh_code() -> None:
 def test_android_is_tested_before_the_app_is_packaged() -> None:
     commands = dry_run("android", "MVN_ARGS=-T2", "APK_ARGS=--unsigned")
 
-    assert commands.index("mvn --quiet -T2 clean verify") < commands.index("/bin/python' apk.py --unsigned")
+    assert commands.index("mvn --quiet -Ppublish -T2 clean verify") < commands.index("/bin/python' apk.py --unsigned")
 
 
 @pytest.mark.parametrize(

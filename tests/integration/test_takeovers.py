@@ -149,7 +149,7 @@ async def test_a_commit_whose_answer_was_lost_is_done_once_and_the_next_round_op
         following = await Client(new, client.secret).assignment()
         shown = await new.show()
 
-    assert link.swallowed.is_set()
+    assert link.swallowed.wait(10)
     assert unanswered in (None, (503, "unavailable"))
     assert (status, "could not be written" in log) == (1, True)
     assert receipt.status == 200

@@ -46,7 +46,6 @@ from fedlens_edge_client.storage.state_folder import StateFolder
 from fedlens_edge_client.storage.tensor_files import TensorFiles
 from fedlens_edge_client.training import local_training, requirements
 from fedlens_edge_client.training.label_distribution import NoisyAnswers, PrivateGenerator
-from fedlens_edge_client.training.local_training import Execute
 from fedlens_edge_client.trust import TrustServer, trust_in
 from fedlens_proto import wire
 from fedlens_proto.errors import ProtoError
@@ -97,7 +96,7 @@ class EdgeClient:
         max_cache_bytes: int = DEFAULT_CACHE_BYTES,
         executor: Executor | None = None,
         disk: Executor | None = None,
-        execute: Execute = local_training.execute,
+        execute: local_training.Execute = local_training.execute,
         hold_ms: int = DEFAULT_HOLD_MS,
         durable: bool = True,
         clock: Clock | None = None,
@@ -108,11 +107,9 @@ class EdgeClient:
             server: Such as `https://fl.example.org:8443`.
             state: Folder for data that must survive the process; bound to this server, used by one process at a time.
             album: The source of photos.
-            publishers: Keys of those whose signed bundles may run here, read before each use of a bundle; or
-                `TRUST_SERVER`, to run any that the server names.
+            publishers: Keys of those whose bundles may run here, read before each use; or `TRUST_SERVER`, for any.
             audience: Ids of the app, and names of federations, for which bundles may be meant.
-            floors: File that remembers what publishers withdrew, which all clients of an app share, whatever their
-                server; by default one in `state`.
+            floors: File of what publishers withdrew, which all clients of an app share; by default one in `state`.
             enrolment_token: Required until the server knows this client.
             ca: Certificates (PEM) to trust instead of the system's.
             task: Take work of this task only.
@@ -126,8 +123,7 @@ class EdgeClient:
             transport: Replaces HTTP to `server`; it must use the same `secret`. Closed with the client.
             engine: Runs the programs of bundles; the server assigns only work that it can run.
             engine_factory: Makes the engine for a bundle, instead of `make_engine`.
-            in_process: Run programs in this process, where a flaw of the runtime lets a hostile one do what this
-                process can; by default a process without network and files runs them.
+            in_process: Run programs in this process, with all that it may do; by default in one that may do nothing.
             cache: Downloads, or a folder for data that can be fetched or computed again, which clients may share.
             features: Values computed from photos, or their folder if it is not `cache`.
             max_cache_bytes: Bound for the blobs in these folders, and for the features; the least recently used go.

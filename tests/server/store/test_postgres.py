@@ -116,7 +116,7 @@ def test_a_server_whose_commit_got_no_answer_ends_and_the_commit_is_done_once(
 
     with pytest.raises(Unavailable, match="send the request again"):
         uncertain.result()
-    assert link.swallowed.is_set()
+    assert link.swallowed.wait(10)  # which it is after the cut
     with pytest.raises(Unavailable):
         linked.submit(forgetting(b"next"))
     assert "database was lost" in linked.writing.broken
