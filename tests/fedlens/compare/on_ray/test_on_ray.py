@@ -117,6 +117,7 @@ def test_clients_of_a_run_alone_are_trained_side_by_side_and_one_that_is_killed_
     assert results_of(tmp_path / "ray", rounds) == results_of(tmp_path / "calm", rounds)
 
 
+@pytest.mark.long
 def test_a_study_says_that_it_waits_for_a_node_and_goes_on_with_a_new_one(cluster: Any, tmp_path: Path) -> None:
     study = [
         *study_in(tmp_path / "waits", *KEPT, "rounds = 20"),
