@@ -12,7 +12,7 @@ from android_demo import apk
 from bench import maven
 from bench.row import Row, Sample
 
-MOST_KB = 700.0
+MOST_KB = 500.0
 EMPTY = "package empty; public final class Main extends android.app.Activity {}\n"
 KEPT = """\
 -keep public class * extends android.app.Activity
