@@ -1,7 +1,8 @@
 """Blobs on a JVM: encoding the tensors of a 44.7 MB model into a file, checking that file and reading it back.
 
 A program of the SDK's test tree does it (`BlobTimes.kt`). Floor: two SHA-256 of the blob, which encoding and decoding
-each have to compute, in the same turns, in processor time. Heap: the least in which a turn runs, found by bisection, less the 44.7 MB of tensors that lie in it throughout.
+each have to compute, in the same turns, in processor time. Heap: the least in which a turn runs, found by bisection,
+less the 44.7 MB of tensors that lie in it throughout.
 """
 
 import subprocess
