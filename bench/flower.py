@@ -46,8 +46,7 @@ def measure(folder: Path) -> Iterator[Row]:
 def _flower(python: str) -> tuple[float, ...]:
     script = Path(__file__).with_name("flower_round.py")
     command = [python, str(script), *map(str, (CLIENTS, ROUNDS, EPOCHS, WORKERS))]
-    # Its environment is not to see what ours imports.
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True, cwd=script.parent)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
     found = json.loads(done.stdout.splitlines()[-1])
     return tuple(1000 * seconds for seconds in found[UNMEASURED:])
 

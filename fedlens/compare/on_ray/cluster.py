@@ -94,7 +94,7 @@ def connected(config: RayConfig, workers: int) -> Iterator[Path]:
                 ray.init(address=address, log_to_driver=False, configure_logging=False, **settings)
             except (ConnectionError, ValueError, OSError, RuntimeError, ray.exceptions.RayError) as error:
                 where = "Ray cannot be started here" if is_here else f"Ray at {address} cannot be used"
-                raise RayUnusable(f"--ray: {where}: {_in_a_line(error)}") from error
+                raise RayUnusable(f"--ray: {where}: {in_a_line(error)}") from error
             if (found := missing(config)) is not None:
                 raise RayUnusable(f"{found}; ask for less, or add a node")
             yield Path(folder)
@@ -103,7 +103,7 @@ def connected(config: RayConfig, workers: int) -> Iterator[Path]:
 
 
 def clients_at_a_time(config: RayConfig, runs: int) -> int:
-    """How many clients of each run can be trained side by side; 1 if there are no more CPUs than runs.
+    """How many clients of each run can be trained side by side; 1 with fewer than twice the CPUs that runs need.
 
     On GPUs a run trains its clients itself: sending their photos anew each round takes longer than training on them.
     """
@@ -145,6 +145,6 @@ def _check_answer(address: str) -> None:
         )
 
 
-def _in_a_line(error: Exception) -> str:
+def in_a_line(error: Exception) -> str:
     """The begin of Ray's errors, some of which are pages."""
     return " ".join(str(error).split())[:400] or type(error).__name__

@@ -1,10 +1,10 @@
-"""The clients of a run as tasks of their own, where there are more CPUs than runs."""
+"""The clients of a run as tasks of their own, where CPUs are at least twice those that runs need."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedlens.compare.on_ray.cluster import the_ray
+from fedlens.compare.on_ray.cluster import in_a_line, the_ray
 from fedlens.compare.on_ray.luggage import Luggage
 from fedlens.compare.plan import RunPlan
 from fedlens.compare.run.running import RunFailed
@@ -18,7 +18,7 @@ from fedlens_edge_client.training.local_training import TrainingResult
 from fedlens_proto.manifest import Bundle
 
 # What results depend on, beside the processor.
-SAME = ("fedlens", "torch", "numpy")
+_SAME = ("fedlens", "torch", "numpy")
 _MOST_LOSSES = 3
 # Of this process, by the luggage that has the bundle, and the bundle.
 _engines: dict[tuple[str, bytes], Engine] = {}
@@ -55,7 +55,7 @@ class Helping:
             except ray.exceptions.RayTaskError as error:
                 raise error.cause from error
             except ray.exceptions.RayError as error:
-                raise RunFailed(f"a client's task was lost {1 + _MOST_LOSSES} times: {error}") from error
+                raise RunFailed(f"a client's task was lost {1 + _MOST_LOSSES} times: {in_a_line(error)}") from error
             return found
 
         return Helpers(self.count, carry_out)
@@ -68,7 +68,7 @@ def check_versions(versions: Mapping[str, str]) -> None:
         OtherVersion: It has others.
     """
     found = made()
-    for name in SAME:
+    for name in _SAME:
         if found[name] != versions[name]:
             raise OtherVersion(
                 f"node {the_ray().util.get_node_ip_address()} has {name} {found[name]}, but this command has "

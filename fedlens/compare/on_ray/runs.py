@@ -37,8 +37,8 @@ def run_on_ray(
     """Carry out runs, each a task of the connected cluster; yields messages as `jobs.run_jobs`.
 
     Each run's folder follows the one at the node: round for round, and at the end with the result. A run whose worker
-    or node is lost goes on elsewhere from there. Where there are more CPUs than runs, a round's clients are tasks too.
-    Ends all tasks once `should_stop` returns True or the caller stops iterating.
+    or node is lost goes on elsewhere from there. Where CPUs suffice for two clients of each run, a round's clients
+    are tasks too. Ends all tasks once `should_stop` returns True or the caller stops iterating.
 
     Args:
         study_folder: Folder of the bundles.
