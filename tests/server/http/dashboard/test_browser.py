@@ -191,7 +191,9 @@ async def test_a_keyboard_is_enough(server: Server, browser: Browser) -> None:
     keyboard = watched.page.keyboard
     await watched.go("/tasks/1/pause")  # leads to the login, and then here
 
-    await keyboard.type(ADMIN_TOKEN)  # the field has the focus
+    # A browser gives the focus to an autofocus field when it first draws the page, which may be after its load event.
+    await expect(watched.page.get_by_label("Operator's token")).to_be_focused()
+    await keyboard.type(ADMIN_TOKEN)
     await keyboard.press("Enter")
     await watched.says("Pause?")
     order = []
