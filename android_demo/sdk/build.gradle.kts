@@ -17,6 +17,8 @@ android {
     defaultConfig {
         minSdk = libs.versions.min.sdk.get().toInt()
         consumerProguardFiles("consumer-rules.pro")
+        // What only a device can show; not run by FedLens's own builds.
+        testInstrumentationRunner = "org.fedlens.sdk.OnDevice"
     }
 
     compileOptions {
@@ -25,6 +27,10 @@ android {
     }
 
     sourceSets {
+        getByName("androidTest") {
+            kotlin.srcDir("src/sharedTest/kotlin")
+            assets.srcDir("../../tests/vectors")
+        }
         getByName("main") {
             // The messages come from the repository's schema; operators' calls are not for phones.
             (this as ExtensionAware).extensions.configure<SourceDirectorySet>("proto") {
@@ -70,4 +76,6 @@ dependencies {
     implementation(libs.okhttp)
     // Java classes and the native runtime for arm64-v8a and x86_64, from which an app inherits them.
     implementation(libs.executorch.android)
+    androidTestImplementation(libs.junit)
+    androidTestImplementation(libs.gson)
 }

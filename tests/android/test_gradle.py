@@ -18,6 +18,10 @@ def test_gradle_and_maven_build_with_one_version() -> None:
     tools = ("kotlin", "coroutines", "okhttp", "protobuf", "executorch")
     of_maven = {tool: root.findtext(f"m:properties/m:{tool}.version", namespaces=POM) for tool in tools}
     of_maven["fedlens"] = root.findtext("m:version", namespaces=POM)
+    for library in root.findall("m:dependencyManagement/m:dependencies/m:dependency", POM):
+        name, version = (library.findtext(f"m:{key}", namespaces=POM) for key in ("artifactId", "version"))
+        if name in ("junit", "gson"):
+            of_maven[name] = version
 
     assert None not in of_maven.values()
     assert CATALOGUE["versions"] == CATALOGUE["versions"] | of_maven
@@ -53,6 +57,26 @@ def test_gradle_takes_what_the_catalogue_has_and_leaves_the_tests_to_maven(modul
     assert taken <= named
     assert "hostTests[HostTestBuilder.UNIT_TEST_TYPE]?.enable = false" in script
     assert "testImplementation" not in script
+
+
+def test_gradle_is_of_a_version_that_its_android_plugin_works_with() -> None:
+    wrapper = (ANDROID / "gradle" / "wrapper" / "gradle-wrapper.properties").read_text(encoding="utf-8")
+    readme = (ANDROID / "README.md").read_text(encoding="utf-8")
+
+    (version,) = re.findall(r"/gradle-([\d.]+)-bin\.zip$", wrapper, re.MULTILINE)
+
+    assert f"need Gradle {version} or newer" in readme.replace("\n", " ")
+
+
+def test_what_gradle_runs_on_a_device_is_there() -> None:
+    script = (ANDROID / "sdk" / "build.gradle.kts").read_text(encoding="utf-8")
+
+    (runner,) = re.findall(r'testInstrumentationRunner = "([\w.]+)"', script)
+    folders = re.findall(r'(?:assets|kotlin)\.srcDir\("(.+?)"\)', script)
+
+    assert (ANDROID / "sdk/src/androidTest/kotlin" / f"{runner.replace('.', '/')}.kt").is_file()
+    assert len(folders) == 2
+    assert all((ANDROID / "sdk" / folder).is_dir() for folder in folders)
 
 
 def test_every_module_that_gradle_includes_is_one_of_mavens() -> None:

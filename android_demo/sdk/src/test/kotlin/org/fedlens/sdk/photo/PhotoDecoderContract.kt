@@ -4,10 +4,7 @@ import org.fedlens.jvm.ImageIoDecoder
 import org.fedlens.sdk.PhotoException
 import org.fedlens.sdk.PhotoException.Reason
 import org.fedlens.sdk.Vectors
-import org.fedlens.sdk.int
-import org.fedlens.sdk.objects
 import org.fedlens.sdk.orNamedError
-import org.fedlens.sdk.string
 import org.junit.Assert.assertArrayEquals
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertThrows
@@ -20,8 +17,6 @@ import org.junit.runner.RunWith
 import org.robolectric.RobolectricTestRunner
 import org.robolectric.annotation.Config
 import org.robolectric.annotation.GraphicsMode
-import java.nio.ByteBuffer
-import java.nio.ByteOrder
 import javax.imageio.ImageIO
 import kotlin.math.abs
 import kotlin.random.Random
@@ -77,7 +72,7 @@ class BitmapDecoderTest : PhotoDecoderContract(BitmapDecoder(), nearly = setOf("
  * The contract of every platform's decoder.
  *
  * @param refused Endings of the names of photos of [PhonePhotos] that this decoder refuses.
- * @param nearly Lossless photos of the vectors for which it is off by 1/255.
+ * @param nearly As in [PhotoVectors].
  */
 abstract class PhotoDecoderContract(
     private val decoder: PhotoDecoder,
@@ -87,25 +82,7 @@ abstract class PhotoDecoderContract(
     private val index = Vectors.json("photos/photos.json")
 
     @Test
-    fun `every photo of the vectors becomes the expected numbers`() {
-        assertEquals(44, index.objects("photos").size)
-        assertEquals(1, index.int("version"))
-        for (vector in index.objects("photos")) {
-            val name = vector.string("expected")
-            val content = Vectors.bytes("photos/${vector.string("photo")}")
-            val found = Photos.asInput(prepare(content, vector.int("height"), vector.int("width")))
-            val wanted = expected(name)
-            assertEquals(name, wanted.size, found.size)
-            if (vector.string("tolerance") == "exact") {
-                assertArrayEquals(name, wanted, found, if (vector.string("photo") in nearly) 1.001f / 255 else 0f)
-            } else {
-                assertEquals("within 3/255, and on average within 0.5/255", vector.string("tolerance"))
-                val differences = wanted.indices.map { 255 * abs(wanted[it] - found[it]) }
-                assertTrue("$name: ${differences.max()} of 255", differences.max() <= 3.001)
-                assertTrue("$name: ${differences.average()} of 255", differences.average() <= 0.5)
-            }
-        }
-    }
+    fun `every photo of the vectors becomes the expected numbers`() = PhotoVectors(decoder, nearly).check()
 
     @Test
     fun `every file of the vectors that must be left out is left out`() {
@@ -195,15 +172,7 @@ abstract class PhotoDecoderContract(
         content: ByteArray,
         height: Int,
         width: Int,
-    ): ByteArray {
-        val orientation = PhotoFile.read(ByteBuffer.wrap(content)).orientation
-        return decoder.decode(content).use { Photos.prepare(it, orientation, height, width) }
-    }
-
-    private fun expected(name: String): FloatArray {
-        val raw = ByteBuffer.wrap(Vectors.bytes("photos/$name")).order(ByteOrder.LITTLE_ENDIAN).asFloatBuffer()
-        return FloatArray(raw.remaining()).also { raw.get(it) }
-    }
+    ): ByteArray = prepared(decoder, content, height, width)
 
     private companion object {
         val WHOLE =
