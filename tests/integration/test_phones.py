@@ -44,7 +44,7 @@ async def create(federation: Federation, name: str, bundle: TinyBundle, **settin
     await asyncio.wrap_future(tasks.create(federation, request, ADMIN))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 async def test_rounds_go_on_with_two_thousand_phones_that_come_and_go(tmp_path: Path) -> None:
     plan = PresencePlan(seed=2, hours=HOURS, charging=0.8, unmetered=0.8, leaves=0.3, clock_off_s=86400.0)

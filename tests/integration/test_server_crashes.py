@@ -52,7 +52,9 @@ class Killer:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kills", "rounds", "codecs"), [(20, 16, ()), (5, 6, federation.CODECS)])
+@pytest.mark.parametrize(
+    ("kills", "rounds", "codecs"), [pytest.param(20, 16, (), marks=pytest.mark.long), (5, 6, federation.CODECS)]
+)
 async def test_a_server_killed_at_many_moments_ends_with_the_same_bytes(
     tmp_path: Path, photos: Path, bundle: Path, server: ServerProcess, kills: int, rounds: int, codecs: tuple[str, ...]
 ) -> None:
@@ -79,7 +81,7 @@ async def test_a_server_killed_at_many_moments_ends_with_the_same_bytes(
     [
         # Of clients that may still take part, the last one may be alone in a round, which then ends by its deadline.
         (("--goal", "2"), ("over_selection=1.5", "patience_s=0", "deadline_s=4", "member_deadline_s=3")),
-        (("--population", "4", "--cohort", "3"), ()),
+        pytest.param(("--population", "4", "--cohort", "3"), (), marks=pytest.mark.long),
     ],
 )
 async def test_killed_at_many_moments_the_server_lets_no_client_take_part_more_often_than_it_may(
