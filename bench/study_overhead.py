@@ -31,7 +31,37 @@ from fedlens_export.exporting import ExportSpec, Training, export_bundle, frozen
 from fedlens_export.models import backbones, whole_models
 
 EPOCHS, UNMEASURED = 5, 2
-HEAD, FEATURES = "head", 1280
+FEATURES = 1280
+
+
+@dataclass(frozen=True)
+class _Network:
+    """A network of which all layers are trained."""
+
+    name: str
+    rates: tuple[str, ...] = ("lr_extractor", "lr_classifier")
+    shape: tuple[int, ...] = (3, SIDE, SIDE)
+
+    def build(self) -> nn.Module:
+        return whole_models.build(self.name, CLASSES, SIDE, seed=0)
+
+    def export(self, folder: Path, names: tuple[str, ...], batch: int) -> None:
+        export_bundle(folder, ExportSpec(model=self.name, class_names=names, batch=batch))
+
+
+@dataclass(frozen=True)
+class _Head(_Network):
+    """A linear head on a frozen backbone, which is given features."""
+
+    rates: tuple[str, ...] = ("lr_classifier",)
+    shape: tuple[int, ...] = (FEATURES,)
+
+    def build(self) -> nn.Module:
+        return backbones.build_head(self.name, FEATURES, CLASSES, seed=0)
+
+    def export(self, folder: Path, names: tuple[str, ...], batch: int) -> None:
+        training = Training(class_names=names, batch=batch)
+        frozen_backbone_bundle(folder, Backbone(FEATURES), self.build(), training, input_size=SIDE)
 
 
 @dataclass(frozen=True)
@@ -39,7 +69,7 @@ class _Case:
     """A study's round: `members` of `clients` with so many photos a class train and are evaluated."""
 
     name: str
-    model: str  # of all layers, or `HEAD`
+    network: _Network
     settings: Mapping[str, object]
     clients: int
     members: int
@@ -57,7 +87,7 @@ class _Case:
 CASES = (
     _Case(
         name=f"a study's LeNet-5 round, {CLIENTS} clients x {PER_CLASS * CLASSES} images, batch {BATCH}, 5 epochs",
-        model="lenet5",
+        network=_Network("lenet5"),
         settings={"method": "fedavg"},
         clients=CLIENTS,
         members=CLIENTS,
@@ -70,7 +100,7 @@ CASES = (
     # The paper's 200 rounds differ from these only in number: half of them warm up.
     _Case(
         name="a round of the pFedSim study, 10 of 100 clients x (300 + 300) images, batch 32, 5 epochs",
-        model="lenet5_bn",
+        network=_Network("lenet5_bn"),
         settings={"method": "pfedsim", "cohort": 10, "batch_norm": "local_statistics"},
         clients=100,
         members=10,
@@ -83,7 +113,7 @@ CASES = (
     _Case(
         # Full batches: programs have a fixed one, and what they compute for the empty part of another is their own.
         name="a client-round of a study beside its training, LeNet-5, 200 clients x 40 images, batch 10, 1 epoch",
-        model="lenet5",
+        network=_Network("lenet5"),
         settings={"method": "fedavg"},
         clients=200,
         members=200,
@@ -99,7 +129,7 @@ CASES = (
     _Case(
         name=f"a client-round of a study beside its training, head {FEATURES}-10, 200 clients x 32 photos' features, "
         "batch 16, 1 epoch",
-        model=HEAD,
+        network=_Head("linear"),
         settings={"method": "fedavg"},
         clients=200,
         members=200,
@@ -154,7 +184,7 @@ def measure(folder: Path) -> Iterator[Row]:
     keep_freed_memory()
     torch.set_num_threads(1)
     for case in CASES:
-        yield _measured(folder / f"{case.model} {case.clients}", case)
+        yield _measured(folder / f"{case.network.name} {case.clients}", case)
 
 
 def _measured(folder: Path, case: _Case) -> Row:
@@ -163,12 +193,7 @@ def _measured(folder: Path, case: _Case) -> Row:
     for side, count in (("train", case.per_class), ("test", case.test_per_class)):
         for name in names[: case.classes]:
             draw_noise(folder / "photos" / side / name, count, SIDE, generator)
-    if case.model == HEAD:
-        head = backbones.build_head("linear", FEATURES, CLASSES, seed=0)
-        training = Training(class_names=names, batch=case.batch)
-        frozen_backbone_bundle(folder / "bundle", Backbone(FEATURES), head, training, input_size=SIDE)
-    else:
-        export_bundle(folder / "bundle", ExportSpec(model=case.model, class_names=names, batch=case.batch))
+    case.network.export(folder / "bundle", names, case.batch)
     floor, study = _Times(), _Times()
     for number in range(case.turns):
         with floor.turn() as ended:
@@ -190,12 +215,11 @@ def _study(folder: Path, case: _Case, state: str, ended: Callable[[], None]) -> 
     partition = Partition(name=PartitionName.CAMERA_IID, seed=0, clients=case.clients, **given)
     where = {"server": "", "token": "trainer", "workers": 1, "shares_downloads": False}
     members = fleet(PhotoPool.open(folder / "photos"), partition, case.clients, folder / state, **where)
-    rates = {"lr_classifier": RATE} | ({} if case.model == HEAD else {"lr_extractor": RATE})
     settings = {
         "rounds": case.rounds,
         "population": case.clients,
         "epochs": case.epochs,
-        "hyper": rates,
+        "hyper": dict.fromkeys(case.network.rates, RATE),
         **case.settings,
     }
     bundles = (folder / "bundle",)
@@ -204,15 +228,10 @@ def _study(folder: Path, case: _Case, state: str, ended: Callable[[], None]) -> 
 
 def _plain(case: _Case, ended: Callable[[], None]) -> None:
     torch.manual_seed(0)
-    shape = (FEATURES,) if case.model == HEAD else (3, SIDE, SIDE)
-    inputs = torch.rand(case.members, case.per_class * case.classes, *shape)
+    inputs = torch.rand(case.members, case.per_class * case.classes, *case.network.shape)
     labels = torch.randint(CLASSES, inputs.shape[:2])
-    test = torch.rand(case.test_per_class * case.classes, *shape)
-    model = (
-        backbones.build_head("linear", FEATURES, CLASSES, seed=0)
-        if case.model == HEAD
-        else whole_models.build(case.model, CLASSES, SIDE, seed=0)
-    )
+    test = torch.rand(case.test_per_class * case.classes, *case.network.shape)
+    model = case.network.build()
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     for _ in range(case.rounds):
         updates = [_local_work(model, weights, x, y, test, case) for x, y in zip(inputs, labels, strict=True)]
