@@ -1,7 +1,8 @@
-"""One local epoch in the JVM engine against the same epoch in Python's ExecuTorch engine, on one core.
+"""One local epoch in the JVM engine against Python's ExecuTorch engine, and predictions beside a training.
 
-Both run the same `.pte` with the same runtime; what differs is what feeds it. Each works in a process of its own, and
-they take turns, so that a change of the machine's speed meets both alike.
+Both engines run the same `.pte` with the same runtime; what differs is what feeds it. Each works in a process of its
+own, and they take turns on one core, so that a change of the machine's speed meets both alike. Predictions have an
+engine and a thread of their own, as in a client, and all cores; those beside a training take turns with those alone.
 """
 
 import multiprocessing
@@ -31,12 +32,14 @@ BATCH, CLASSES, PHOTOS = 16, 10, 200
 RATES = {"lr_extractor": 0.01, "lr_classifier": 0.01}
 REPEATS, EPOCHS = 15, 4
 WARM_UP_EPOCHS = 60
-MOST = 1.1
+PREDICTIONS, WARM_UP_PREDICTIONS = 20, 200
+MOST, MOST_BESIDE = 1.1, 1.3
 Worker = Callable[[int], tuple[float, str]]
+Ask = Callable[[str], list[str]]
 
 
 def measure(folder: Path) -> list[Row]:
-    """One row.
+    """Two rows.
 
     Raises:
         Skipped: There is no Maven, or no ExecuTorch for the JVM.
@@ -51,11 +54,24 @@ def measure(folder: Path) -> list[Row]:
     (folder / "features.f32").write_bytes(generator.random((PHOTOS, FEATURES), np.float32).tobytes())
     (folder / "labels.i64").write_bytes(generator.integers(0, CLASSES, PHOTOS).tobytes())
     core = max(os.sched_getaffinity(0))
-    with _python(folder, core) as python, _jvm(folder, core) as jvm:
+    with _python(folder, core) as python, _jvm(folder, {core}) as asked:
+
+        def jvm(epochs: int) -> tuple[float, str]:
+            ms, digest = asked(f"{epochs}")
+            return float(ms), digest
+
         (_, theirs), (_, ours) = python(WARM_UP_EPOCHS), jvm(WARM_UP_EPOCHS)
         if ours != theirs:
             raise AssertionError("the engines train other weights")
         pairs = [(python(EPOCHS)[0], jvm(EPOCHS)[0]) for _ in range(REPEATS)]
+    with _jvm(folder, os.sched_getaffinity(0)) as asked:
+
+        def predictions(how: str, count: int = PREDICTIONS) -> float:
+            return float(asked(f"{how} {count}")[0])
+
+        for how in ("alone", "beside"):
+            predictions(how, WARM_UP_PREDICTIONS)
+        turns = [(predictions("alone"), predictions("beside")) for _ in range(REPEATS)]
     return [
         against_floor(
             f"one local epoch, {PHOTOS} photos, FC 576-512-10, batch {BATCH}, JVM engine",
@@ -63,29 +79,34 @@ def measure(folder: Path) -> list[Row]:
             Sample(tuple(pair[1] for pair in pairs)),
             MOST,
             "the Python ExecuTorch engine",
-        )
+        ),
+        against_floor(
+            f"predictions for {PHOTOS} photos while a training runs, FC 576-512-10, JVM engine",
+            Sample(tuple(turn[0] for turn in turns)),
+            Sample(tuple(turn[1] for turn in turns)),
+            MOST_BESIDE,
+            "the same alone",
+        ),
     ]
 
 
 @contextmanager
-def _jvm(folder: Path, core: int) -> Iterator[Worker]:
+def _jvm(folder: Path, cores: set[int]) -> Iterator[Ask]:
     classes = maven.class_path("jvm-engine", tests=True)
     java = ["java", "-Xmx256m", "-cp", classes, "org.fedlens.jvm.EpochBench", str(folder)]
-    process = subprocess.Popen(
-        ["taskset", "-c", str(core), *java], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    bound = ["taskset", "-c", ",".join(map(str, sorted(cores)))]
+    process = subprocess.Popen([*bound, *java], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     assert process.stdout is not None
     asked, answers = process.stdin, process.stdout
 
-    def ask(epochs: int) -> tuple[float, str]:
-        asked.write(f"{epochs}\n")
+    def ask(line: str) -> list[str]:
+        asked.write(f"{line}\n")
         asked.flush()
         answer = answers.readline().split()
         if not answer:
             raise RuntimeError(f"the JVM has ended with status {process.wait(30)}")
-        ms, digest = answer
-        return float(ms), digest
+        return answer
 
     try:
         yield ask

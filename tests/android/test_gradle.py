@@ -39,6 +39,17 @@ def test_the_least_android_is_the_one_whose_calls_are_checked() -> None:
         assert signature in (ANDROID / module / "pom.xml").read_text(encoding="utf-8"), module
 
 
+def test_manifests_leave_to_gradle_what_it_warns_of_and_maven_adds_the_same() -> None:
+    versions = CATALOGUE["versions"]
+    built = (ANDROID / "app" / "pom.xml").read_text(encoding="utf-8").replace("&quot;", '"')
+
+    for module in ("sdk", "app", "example"):
+        manifest = (ANDROID / module / "src" / "main" / "AndroidManifest.xml").read_text(encoding="utf-8")
+        for word in ("package=", "versionCode", "versionName", "uses-sdk", "extractNativeLibs"):
+            assert word not in manifest, (module, word)
+    assert f'minSdkVersion="{versions["min-sdk"]}" android:targetSdkVersion="{versions["compile-sdk"]}"' in built
+
+
 def test_every_library_of_the_catalogue_is_of_a_version_in_it() -> None:
     entries = [*CATALOGUE["libraries"].values(), *CATALOGUE["plugins"].values()]
 

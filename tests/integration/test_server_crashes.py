@@ -52,6 +52,7 @@ class Killer:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("kills", "rounds", "codecs"), [pytest.param(20, 16, (), marks=pytest.mark.long), (5, 6, federation.CODECS)]
 )

@@ -11,10 +11,16 @@ import java.io.File
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
 import java.security.MessageDigest
+import java.util.concurrent.CountDownLatch
+import java.util.concurrent.atomic.AtomicBoolean
+import kotlin.concurrent.thread
 
 /**
- * The JVM's half of `bench/jvm_engine.py`: for each number on its input it trains that many epochs and writes the
- * milliseconds per epoch, and the SHA-256 of the last result.
+ * The JVM's half of `bench/jvm_engine.py`. For each line of its input it writes the milliseconds that one of several took:
+ *
+ *     EPOCHS            epochs of training, and the SHA-256 of the last result
+ *     alone COUNT       predictions for all rows, by an engine of their own, as in a client
+ *     beside COUNT      the same while another thread trains
  */
 object EpochBench {
     @JvmStatic
@@ -34,15 +40,52 @@ object EpochBench {
         val rows = Rows(inputs, labels)
         val batches = labels.indices.chunked(bundle.manifest.batch) { it.toIntArray() }
         val rates = mapOf("lr_extractor" to 0.01, "lr_classifier" to 0.01)
-        ProgramEngine(bundle, JniRuntime(), File(folder, "trials"), CountedCrashes()).use { engine ->
-            for (line in generateSequence(::readLine)) {
-                val epochs = line.toInt()
-                var trained: Map<String, Tensor> = emptyMap()
-                val start = System.nanoTime()
-                repeat(epochs) { trained = engine.train("step", weights, rows, batches.asSequence(), rates) }
-                val ms = (System.nanoTime() - start) / 1e6 / epochs
-                println("$ms ${digest(trained)}")
+        val trials = File(folder, "trials")
+
+        fun engine() = ProgramEngine(bundle, JniRuntime(), trials, CountedCrashes())
+        engine().use { training ->
+            engine().use { predicting ->
+                fun train(onStep: (Float) -> Unit = {}) =
+                    training.train("step", weights, rows, batches.asSequence(), rates, onStep = onStep)
+
+                fun predictions(count: Int) = ms(count) { repeat(count) { predicting.predict(weights, inputs) } }
+                for (line in generateSequence(::readLine)) {
+                    val (what, count) = line.split(" ").let { it.first() to it.last().toInt() }
+                    when (what) {
+                        "alone" -> println("${predictions(count)}")
+                        "beside" -> println("${beside(::train) { predictions(count) }}")
+                        else -> {
+                            var trained: Map<String, Tensor> = emptyMap()
+                            val taken = ms(count) { repeat(count) { trained = train() } }
+                            println("$taken ${digest(trained)}")
+                        }
+                    }
+                }
             }
+        }
+    }
+
+    private fun ms(
+        count: Int,
+        work: () -> Unit,
+    ): Double {
+        val start = System.nanoTime()
+        work()
+        return (System.nanoTime() - start) / 1e6 / count
+    }
+
+    /** What [work] gives while another thread trains again and again. */
+    private fun <T> beside(
+        train: ((Float) -> Unit) -> Unit,
+        work: () -> T,
+    ): T {
+        val begun = CountDownLatch(1)
+        val done = AtomicBoolean()
+        val other = thread { while (!done.get()) train { begun.countDown() } }
+        begun.await()
+        return work().also {
+            done.set(true)
+            other.join()
         }
     }
 
