@@ -60,4 +60,5 @@ kotlin {
 
 dependencies {
     implementation(project(":sdk"))
+    implementation(libs.zxing)
 }

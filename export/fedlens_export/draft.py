@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedlens_export import bundle, objectives, public_photos
+from fedlens_export import bundle, display_names, objectives, public_photos
 from fedlens_export.errors import NotExportable
 from fedlens_export.network import Network
 from fedlens_export.programs import (
@@ -219,6 +219,7 @@ class Draft:
             views=views,
             stored_views=training.stored_views if views and is_frozen else 0,
             public=self.public,
+            display_names=display_names.messages(training.display_names, training.class_names),
         )
         manifest.parts.extend(pb.Part(sha256=digest, size=len(raw)) for digest, raw in sorted(self.parts.items()))
         return bundle.write(folder, manifest, self.parts)

@@ -1,10 +1,10 @@
 """Settings of training that do not depend on the model."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedlens_export import objectives, public_photos
+from fedlens_export import display_names, objectives, public_photos
 from fedlens_export.errors import NotExportable, check_choice
 from fedlens_export.programs import calibration, derivations, optimisers, pte_program, quantisation, view
 from fedlens_export.programs.derivations import OF_CANDIDATES
@@ -38,6 +38,7 @@ class Training:
             programs for that.
         public: A folder of photos that all clients get, best with a sub-folder for each class. None: no public photos.
         programs: Further programs, of `derivations.DERIVATIONS` or plug-ins.
+        display_names: For each language, as a tag such as `de`, the name of each class that apps show.
     """
 
     class_names: tuple[str, ...]
@@ -55,6 +56,7 @@ class Training:
     candidates: int = 0
     public: Path | None = None
     programs: tuple[str, ...] = ()
+    display_names: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
 
     @property
     def derivations(self) -> tuple[Derivation, ...]:
@@ -78,6 +80,7 @@ def check_training(training: Training) -> None:
     names: Sequence[str] = training.class_names
     if len(names) < 2 or len(set(names)) != len(names):
         raise NotExportable(f"two or more classes are needed, each once; found {', '.join(names) or 'none'}")
+    display_names.check(training.display_names, names)
     if not 1 <= training.batch <= MAX_BATCH:
         raise NotExportable(f"batch {training.batch} is not allowed; 1 to {MAX_BATCH} are")
     if not 0 <= training.concatenated <= MAX_CONCATENATED:

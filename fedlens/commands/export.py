@@ -98,6 +98,14 @@ def export(
             "several times.",
         ),
     ] = None,
+    display_names: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Names of the classes that apps show, by language: JSON such as "
+            '{"de": {"cat": "Katze", "dog": "Hund"}}.',
+        ),
+    ] = None,
     target: Annotated[
         Literal["pt2", "pte"],
         typer.Option(help="pt2: programs for computers; pte: for phones too (ExecuTorch), of frozen backbones only."),
@@ -149,6 +157,7 @@ def export(
             raise NotSigned("--audience and --any-app are for a signed bundle: give --sign, too")
         names = tuple(folder.name for folder in class_folders(classes_from))
         # Late, because torch takes seconds to import and a wrong folder should be refused at once.
+        from fedlens_export import display_names as named
         from fedlens_export.exporting import ExportSpec, export_bundle
 
         spec = ExportSpec(
@@ -174,6 +183,7 @@ def export(
             candidates=candidates,
             public=public,
             programs=tuple(program or ()),
+            display_names=named.read(display_names) if display_names else {},
         )
         with console.status(f"exporting {model}") as status:
 

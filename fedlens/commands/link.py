@@ -25,23 +25,35 @@ def link(
         Path | None, typer.Option(help="Certificate (PEM) for phones to trust instead of the system's.")
     ] = None,
     publisher: LinkPublishers = None,
+    operator: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Who runs the server, for people who are asked to join.")
+    ] = None,
+    purpose: Annotated[str | None, typer.Option(metavar="TEXT", help="What the models are for, for the same.")] = None,
     qr: Annotated[bool, typer.Option("--qr", help="Also draw it as a QR code.")] = False,
 ) -> None:
     """Print the link that lets phones join; it holds the enrolment token."""
     from fedlens.errors import FedlensError
 
     with reported(FedlensError, OSError):
-        found = link_of(server, token_file.read_text(encoding="utf-8").strip(), ca, publisher or ())
+        token = token_file.read_text(encoding="utf-8").strip()
+        found = link_of(server, token, ca, publisher or (), operator, purpose)
         typer.echo(found)
         if qr:
             typer.echo(drawn(found))
 
 
-def link_of(server: str, token: str, ca: Path | None, publishers: Sequence[Path] = ()) -> str:
+def link_of(
+    server: str,
+    token: str,
+    ca: Path | None,
+    publishers: Sequence[Path] = (),
+    operator: str | None = None,
+    purpose: str | None = None,
+) -> str:
     """The link, with the certificates and keys of files.
 
     Raises:
-        FedlensError: The address, the token or a file cannot be used.
+        FedlensError: The address, the token, a text or a file cannot be used.
     """
     from fedlens.errors import FedlensError
     from fedlens_proto.errors import StatementRefused
@@ -50,7 +62,8 @@ def link_of(server: str, token: str, ca: Path | None, publishers: Sequence[Path]
 
     try:
         keys = [Publisher.of_file(file) for file in publishers]
-        return enrolment_link(server, token, None if ca is None else ca.read_text(encoding="utf-8"), keys)
+        pem = None if ca is None else ca.read_text(encoding="utf-8")
+        return enrolment_link(server, token, pem, keys, operator, purpose)
     except (ValueError, OSError, StatementRefused) as error:
         raise FedlensError(str(error)) from error
 

@@ -61,6 +61,7 @@ def bundle_values(bundle: Bundle) -> dict[str, Any]:
             "width": manifest.preprocessing.width,
         },
         "class_names": list(manifest.class_names),
+        "display_names": {each.language: list(each.names) for each in manifest.display_names},
         "programs": [_program(bundle, program, sizes, damages) for program in manifest.programs],
         "tensors": [tensor_values(tensor) for tensor in manifest.tensors],
         "hyper_parameters": [
@@ -129,6 +130,7 @@ def summary(values: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("derives", "; ".join(derives) or "nothing"),
         ("photos", f"{photo['height']} x {photo['width']} pixels, preprocessing version {photo['version']}"),
         ("classes", f"{len(values['class_names'])}: {', '.join(values['class_names'])}"),
+        *((f"shown in {language}", ", ".join(names)) for language, names in values["display_names"].items()),
         ("references", "; ".join(references) or "none"),
         *((word, _part(values[key])) for key, word in _PARTS.items()),
         ("all parts", f"{values['part_bytes']:,} bytes, and a manifest of {values['manifest_bytes']:,}"),

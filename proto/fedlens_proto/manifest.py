@@ -9,6 +9,7 @@ from functools import cached_property
 from hashlib import file_digest, sha256
 from math import isfinite, prod
 from pathlib import Path
+from re import fullmatch
 from typing import Self
 
 from google.protobuf.message import DecodeError
@@ -30,6 +31,8 @@ MAX_BATCH = 65536
 MAX_VIEWS = 16
 MAX_STORED_VIEWS = 64
 MAX_CONCATENATED = 64
+MAX_LANGUAGES = 64
+MAX_DISPLAY_NAME_BYTES = 200
 # Reserved name of a downloaded set: the initial weights of each client's own bundle. The server adds it if a local plan
 # names it and the method's download does not have it.
 INITIAL = "initial"
@@ -195,6 +198,32 @@ def specs(
     ]
 
 
+def check_display_names(manifest: pb.Manifest) -> None:
+    """Check the display names against the class names; nothing else need be set.
+
+    Raises:
+        ManifestError: They break a rule.
+    """
+    languages = [each.language for each in manifest.display_names]
+    _need(len(languages) <= MAX_LANGUAGES, f"display names in {len(languages)} languages; allowed are {MAX_LANGUAGES}")
+    _need(languages == sorted(set(languages)), f"display names must be sorted by language, each once: {languages}")
+    for each in manifest.display_names:
+        where = f"display names in {each.language!r}"
+        # RFC 5646, section 2.1: language, script, region; in the letter case that its section 2.1.1 recommends.
+        is_tag = fullmatch(r"[a-z]{2,3}(-[A-Z][a-z]{3})?(-([A-Z]{2}|[0-9]{3}))?", each.language)
+        _need(is_tag is not None, f"{where}: not a language tag such as 'de' or 'pt-BR'")
+        count = len(manifest.class_names)
+        _need(len(each.names) == count, f"{where}: {len(each.names)} names of {count} classes")
+        _need(len(set(each.names)) == count, f"{where}: two classes have the same name: {list(each.names)}")
+        for name in each.names:
+            size = len(name.encode())
+            _need(bool(name), f"{where}: a name is empty")
+            _need(
+                size <= MAX_DISPLAY_NAME_BYTES, f"{where}: a name of {size} bytes; allowed are {MAX_DISPLAY_NAME_BYTES}"
+            )
+            _need(min(name) >= " ", f"{where}: a name has a control character: {name!r}")
+
+
 def _check(manifest: pb.Manifest) -> None:
     _need(manifest.format == FORMAT, f"manifest format {manifest.format or 'unset'}; this version reads {FORMAT}")
     _need(manifest.bundle_class != pb.BUNDLE_CLASS_UNSPECIFIED, "bundle_class is unset")
@@ -203,6 +232,7 @@ def _check(manifest: pb.Manifest) -> None:
         _need(1 <= side <= MAX_SIDE, f"photo side of {side} pixels; allowed are 1 to {MAX_SIDE}")
     names = list(manifest.class_names)
     _need(len(names) >= 2 and len(set(names)) == len(names), f"class names must be two or more, each once: {names}")
+    check_display_names(manifest)
     _need(1 <= manifest.batch <= MAX_BATCH, f"batch {manifest.batch}; allowed are 1 to {MAX_BATCH}")
     _need(manifest.last_batch != pb.LAST_BATCH_UNSPECIFIED, "last_batch is unset")
     _check_tensors(manifest)

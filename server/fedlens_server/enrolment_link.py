@@ -4,14 +4,23 @@ import re
 import ssl
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from fedlens_proto.programs.statements import Publisher
 
+MAX_OPERATOR_CHARACTERS = 100
+MAX_PURPOSE_CHARACTERS = 500
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
 
 
-def enrolment_link(server: str, token: str, ca: str | None = None, publishers: Sequence[Publisher] = ()) -> str:
+def enrolment_link(
+    server: str,
+    token: str,
+    ca: str | None = None,
+    publishers: Sequence[Publisher] = (),
+    operator: str | None = None,
+    purpose: str | None = None,
+) -> str:
     """The link with the server's address, the enrolment token, the certificates to trust and keys of publishers.
 
     Args:
@@ -19,9 +28,12 @@ def enrolment_link(server: str, token: str, ca: str | None = None, publishers: S
         token: Enrolment token.
         ca: Certificates (PEM) to trust instead of the phone's; None: the phone's.
         publishers: Those whose signed bundles the phone may run.
+        operator: Name of whoever runs the server, for people who are asked to join.
+        purpose: What the models are for, in a sentence or two.
 
     Raises:
-        ValueError: `server` is not an HTTPS address, `token` is not printable ASCII, or `ca` holds no certificate.
+        ValueError: `server` is not an HTTPS address, `token` is not printable ASCII, `ca` holds no certificate, or a text
+            is empty, too long, or not printable.
     """
     address = urlsplit(server)
     if address.scheme != "https" or not address.hostname or "@" in address.netloc or address.query or address.fragment:
@@ -29,13 +41,19 @@ def enrolment_link(server: str, token: str, ca: str | None = None, publishers: S
     if not re.fullmatch("[!-~]+", token):
         raise ValueError("token: must be printable ASCII without spaces, and not empty")
     certificates = [] if ca is None else _certificates(ca)
+    texts = {"operator": (operator, MAX_OPERATOR_CHARACTERS), "purpose": (purpose, MAX_PURPOSE_CHARACTERS)}
+    for name, (text, most) in texts.items():
+        if text is not None and not (text.strip() and text.isprintable() and len(text) <= most):
+            raise ValueError(f"{name}: found {text!r}, must be 1 to {most} printable characters")
     values = {
         "server": server.rstrip("/"),
         "token": token,
         "ca": [_encoded(certificate) for certificate in certificates],
         "publisher": [_encoded(publisher.der) for publisher in publishers],
+        **{name: text for name, (text, _) in texts.items() if text is not None},
     }
-    return "fedlens://enrol?" + urlencode(values, doseq=True)
+    # Not `+` for a space: in a link it is a plus.
+    return "fedlens://enrol?" + urlencode(values, doseq=True, quote_via=quote, safe="")
 
 
 def _encoded(der: bytes) -> str:

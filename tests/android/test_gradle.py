@@ -15,7 +15,7 @@ POM = {"m": "http://maven.apache.org/POM/4.0.0"}
 
 def test_gradle_and_maven_build_with_one_version() -> None:
     root = ElementTree.parse(ANDROID / "pom.xml")
-    tools = ("kotlin", "coroutines", "okhttp", "protobuf", "executorch")
+    tools = ("kotlin", "coroutines", "okhttp", "protobuf", "executorch", "zxing")
     of_maven = {tool: root.findtext(f"m:properties/m:{tool}.version", namespaces=POM) for tool in tools}
     of_maven["fedlens"] = root.findtext("m:version", namespaces=POM)
     for library in root.findall("m:dependencyManagement/m:dependencies/m:dependency", POM):

@@ -18,12 +18,14 @@ from fedlens_export.errors import NotExportable, TargetExists, UnknownChoice
 from fedlens_export.exporting import ExportSpec, export_bundle
 from fedlens_export.programs import lowering
 from fedlens_proto.blob import Blob
+from fedlens_proto.errors import ManifestError
 from fedlens_proto.manifest import Bundle, program
 from fedlens_proto.programs import pt2
 from fedlens_proto.slots import references, tensor_of
 from fedlens_proto.v1 import manifest_pb2 as pb
 from tests.export.small import whole_bundle
 
+GERMAN = {"cat": "Katze", "dog": "Hund", "emu": "Emu"}
 EXPORT = """
 import sys
 from pathlib import Path
@@ -51,6 +53,15 @@ def test_a_whole_model_bundle_trains_all_layers_on_photos(whole_model: Bundle) -
     assert kinds(program(manifest, "predict").inputs) == ["WEIGHT", "INPUT", "MASK"]
     assert [h.name for h in manifest.hyper_parameters] == ["lr_extractor", "lr_classifier", "momentum", "weight_decay"]
     assert sorted(whole_model.initial()) == [t.name for t in manifest.tensors]
+
+
+def test_display_names_change_the_manifest_alone(tmp_path: Path, whole_model: Bundle, small_spec: ExportSpec) -> None:
+    bundle = export_bundle(tmp_path / "bundle", replace(small_spec, display_names={"de": GERMAN}))
+
+    (shown,) = bundle.manifest.display_names
+    assert (shown.language, list(shown.names)) == ("de", ["Katze", "Hund", "Emu"])
+    bundle.manifest.ClearField("display_names")
+    assert bundle.manifest.SerializeToString(deterministic=True) == whole_model.raw
 
 
 def test_trainable_batch_norm_fills_the_last_batch_and_nothing_else_does(
@@ -184,6 +195,13 @@ def test_a_folder_that_cannot_be_made_is_told_first(tmp_path: Path, small_spec: 
         ({"optimiser": "lion"}, UnknownChoice, "'lion' is unknown; there are sgd, adam"),
         ({"class_names": ("cat",)}, NotExportable, "two or more classes are needed, each once; found cat"),
         ({"class_names": ("cat", "cat")}, NotExportable, "found cat, cat"),
+        ({"display_names": {"de": {"cat": "Katze"}}}, NotExportable, "'de': class 'dog' is missing"),
+        (
+            {"display_names": {"de": GERMAN | {"owl": "Eule"}}},
+            NotExportable,
+            "found 'owl', must be one of cat, dog",
+        ),
+        ({"display_names": {"German": GERMAN}}, ManifestError, "'German': not a language tag"),
         ({"batch": 0}, NotExportable, "batch 0 is not allowed; 1 to 65536"),
         ({"concatenated": -1}, NotExportable, "-1 extractors cannot be concatenated; 1 to 64 can"),
         ({"input_size": 15}, NotExportable, "at least 16 pixels a side, not 15"),

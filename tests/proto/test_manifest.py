@@ -134,6 +134,10 @@ def reshape(program: int, slots: str, index: int, *shape: int) -> Change:
     return apply
 
 
+def shown(language: str, *names: str) -> Change:
+    return lambda manifest: manifest.display_names.add(language=language, names=names)
+
+
 def refused(manifest: pb.Manifest, damage: Change, reason: str) -> None:
     damage(manifest)
 
@@ -152,6 +156,12 @@ def refused(manifest: pb.Manifest, damage: Change, reason: str) -> None:
         (change("preprocessing.width", 4097), "side of 4097 pixels"),
         (lambda m: m.class_names.pop(), "class names"),
         (lambda m: m.class_names.append("cat"), "class names"),
+        (shown("de_AT", "Katze", "Hund"), "'de_AT': not a language tag such as 'de' or 'pt-BR'"),
+        (shown("de", "Katze"), "display names in 'de': 1 names of 2 classes"),
+        (shown("de", "Tier", "Tier"), "two classes have the same name"),
+        (shown("de", "Katze", ""), "a name is empty"),
+        (shown("de", "Katze", "ß" * 101), "a name of 202 bytes; allowed are 200"),
+        (shown("de", "Katze", "Hund\n"), "a control character"),
         (change("batch", 0), "batch 0"),
         (change("batch", 65537), "batch 65537"),
         (change("last_batch", 0), "last_batch is unset"),

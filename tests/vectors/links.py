@@ -34,6 +34,12 @@ def files() -> Files:
         _link("certificates", enrolment_link(f"{SERVER}/", TOKEN, pem), ca=ca),
         _link("keys of publishers", enrolment_link(SERVER, TOKEN, None, PUBLISHERS), publishers=PUBLISHERS),
         _link("all of it", enrolment_link(SERVER, TOKEN, pem, PUBLISHERS), ca=ca, publishers=PUBLISHERS),
+        _link(
+            "who and why",
+            enrolment_link(SERVER, TOKEN, operator="Zoo & Söhne", purpose="Cats + dogs."),
+            operator="Zoo & Söhne",
+            purpose="Cats + dogs.",
+        ),
         # As others write them, and as they arrive.
         _link("not encoded", bare),
         _link("a slash behind the address", f"fedlens://enrol/?server={percent}%2F&token={TOKEN}"),
@@ -41,6 +47,14 @@ def files() -> Files:
         _link("broken by a chat", f"  {bare[:30]}\n{bare[30:44]} \t{bare[44:]}\r\n"),
         _link("upper case", bare.replace("fedlens://enrol", "FedLens://Enrol")),
         _link("of a later version", f"{bare}&colour=green&flag&&"),
+        _link("two operators", f"{bare}&operator=a&operator=b"),
+        _link("a text of two lines", f"{bare}&operator=%20a%0A%0Db%20", operator="a b"),
+        _link(
+            "texts that are too long",
+            f"{bare}&operator={'a' * 101}&purpose={'b' * 501}",
+            operator="a" * 100,
+            purpose="b" * 500,
+        ),
         _link("pins", bare + pins, pins=PINS),
         _link("encoded pins", bare + pins.replace("/", "%2F").replace("+", "%2B").replace("A=", "A%3D"), pins=PINS),
         _link("padded base64url", f"{bare}&ca={_base64url(ca[0], '=')}", ca=ca[:1]),
@@ -116,6 +130,8 @@ def _link(
     pins: Sequence[str] = (),
     ca: Sequence[bytes] = (),
     publishers: Sequence[Publisher] = (),
+    operator: str = "",
+    purpose: str = "",
 ) -> dict[str, object]:
     return {
         "name": name,
@@ -125,6 +141,8 @@ def _link(
         "pins": [*pins],
         "ca": [each.hex() for each in ca],
         "publishers": [each.id.hex() for each in publishers],
+        "operator": operator,
+        "purpose": purpose,
     }
 
 

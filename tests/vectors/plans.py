@@ -51,6 +51,10 @@ def files() -> Files:
         }
         done = [_done(bundles, photos, sets, state, **case) for case in _cases()]
     manifests = {name: bundle.manifest for name, bundle in bundles.items()}
+    shown = {"de": ("Katze", "Hund"), "pt-BR": ("gato", "cachorro"), "zh-Hant": ("貓", "狗")}
+    manifests["filled"].display_names.extend(
+        manifest_pb2.DisplayNames(language=language, names=names) for language, names in shown.items()
+    )
     return {
         "plans.json": document(
             {

@@ -210,6 +210,7 @@ def link(typed: str) -> dict[str, Any]:
     _need("://" in text, "not-a-link")
     _need(beginning.rstrip("/").lower() == "fedlens://enrol", "other-link")
     values: dict[str, list[str]] = {"server": [], "token": [], "pin": [], "ca": [], "publisher": []}
+    values |= {"operator": [], "purpose": []}
     for part in query.split("&"):
         name, _, value = part.partition("=")
         values.get(unquote(name), []).append(unquote(value))
@@ -236,7 +237,13 @@ def link(typed: str) -> dict[str, Any]:
         "pins": values["pin"],
         "ca": [certificate.hex() for certificate in certificates],
         "publishers": [sha256(key).hexdigest() for key in keys],
+        "operator": _text(values["operator"], 100),
+        "purpose": _text(values["purpose"], 500),
     }
+
+
+def _text(found: list[str], most: int) -> str:
+    return re.sub("[\\x00-\\x20\\x7f-\\xa0]+", " ", found[0]).strip(" ")[:most] if len(found) == 1 else ""
 
 
 def _need_address(server: str) -> None:

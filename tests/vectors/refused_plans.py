@@ -218,7 +218,28 @@ def _manifest_faults() -> dict[str, Callable[[manifest_pb2.Manifest], object]]:
         "no public rows": lambda m: setattr(m.public, "rows", 0),
         "a hyper-parameter that the manifest lacks": lambda m: drop(m.hyper_parameters, 2),
         "step of another batch": lambda m: setattr(m, "batch", 5),
+        "65 languages": lambda m: m.display_names.extend(
+            _shown(f"a{chr(97 + i // 26)}{chr(97 + i % 26)}", "Katze", "Hund") for i in range(65)
+        ),
+        "a language twice": lambda m: m.display_names.extend([_shown("de", "Katze", "Hund")] * 2),
+        "languages that are not sorted": lambda m: m.display_names.extend(
+            [_shown("fr", "chat", "chien"), _shown("de", "Katze", "Hund")]
+        ),
+        **{
+            f"{tag!r} as a language": lambda m, tag=tag: m.display_names.append(_shown(tag, "Katze", "Hund"))
+            for tag in ("", "d", "DE", "de_AT", "de-at", "de-", "de\n", "deutsch", "x-pirate", "zh-hant")
+        },
+        "a display name too few": lambda m: m.display_names.append(_shown("de", "Katze")),
+        "a display name too many": lambda m: m.display_names.append(_shown("de", "Katze", "Hund", "Emu")),
+        "two classes of one display name": lambda m: m.display_names.append(_shown("de", "Tier", "Tier")),
+        "an empty display name": lambda m: m.display_names.append(_shown("de", "Katze", "")),
+        "a display name of two lines": lambda m: m.display_names.append(_shown("de", "Katze", "Hund\n")),
+        "a display name of 201 bytes": lambda m: m.display_names.append(_shown("de", "Katze", "ß" * 100 + "s")),
     }
+
+
+def _shown(language: str, *names: str) -> manifest_pb2.DisplayNames:
+    return manifest_pb2.DisplayNames(language=language, names=names)
 
 
 def refused_manifests(manifest: manifest_pb2.Manifest) -> list[dict[str, Any]]:

@@ -202,8 +202,16 @@ class ToolVersion(_message.Message):
     version: str
     def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
 
+class DisplayNames(_message.Message):
+    __slots__ = ("language", "names")
+    LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    language: str
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, language: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class Manifest(_message.Message):
-    __slots__ = ("format", "bundle_class", "model", "preprocessing", "class_names", "batch", "tensors", "hyper_parameters", "last_batch", "programs", "initial", "frozen", "parts", "tools", "views", "stored_views", "concatenated", "public")
+    __slots__ = ("format", "bundle_class", "model", "preprocessing", "class_names", "batch", "tensors", "hyper_parameters", "last_batch", "programs", "initial", "frozen", "parts", "tools", "views", "stored_views", "concatenated", "public", "display_names")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     BUNDLE_CLASS_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -222,6 +230,7 @@ class Manifest(_message.Message):
     STORED_VIEWS_FIELD_NUMBER: _ClassVar[int]
     CONCATENATED_FIELD_NUMBER: _ClassVar[int]
     PUBLIC_FIELD_NUMBER: _ClassVar[int]
+    DISPLAY_NAMES_FIELD_NUMBER: _ClassVar[int]
     format: int
     bundle_class: BundleClass
     model: str
@@ -240,4 +249,5 @@ class Manifest(_message.Message):
     stored_views: int
     concatenated: int
     public: PublicRows
-    def __init__(self, format: _Optional[int] = ..., bundle_class: _Optional[_Union[BundleClass, str]] = ..., model: _Optional[str] = ..., preprocessing: _Optional[_Union[Preprocessing, _Mapping]] = ..., class_names: _Optional[_Iterable[str]] = ..., batch: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[ExchangeableTensor, _Mapping]]] = ..., hyper_parameters: _Optional[_Iterable[_Union[HyperParameter, _Mapping]]] = ..., last_batch: _Optional[_Union[LastBatch, str]] = ..., programs: _Optional[_Iterable[_Union[Program, _Mapping]]] = ..., initial: _Optional[bytes] = ..., frozen: _Optional[bytes] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., tools: _Optional[_Iterable[_Union[ToolVersion, _Mapping]]] = ..., views: _Optional[int] = ..., stored_views: _Optional[int] = ..., concatenated: _Optional[int] = ..., public: _Optional[_Union[PublicRows, _Mapping]] = ...) -> None: ...
+    display_names: _containers.RepeatedCompositeFieldContainer[DisplayNames]
+    def __init__(self, format: _Optional[int] = ..., bundle_class: _Optional[_Union[BundleClass, str]] = ..., model: _Optional[str] = ..., preprocessing: _Optional[_Union[Preprocessing, _Mapping]] = ..., class_names: _Optional[_Iterable[str]] = ..., batch: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[ExchangeableTensor, _Mapping]]] = ..., hyper_parameters: _Optional[_Iterable[_Union[HyperParameter, _Mapping]]] = ..., last_batch: _Optional[_Union[LastBatch, str]] = ..., programs: _Optional[_Iterable[_Union[Program, _Mapping]]] = ..., initial: _Optional[bytes] = ..., frozen: _Optional[bytes] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., tools: _Optional[_Iterable[_Union[ToolVersion, _Mapping]]] = ..., views: _Optional[int] = ..., stored_views: _Optional[int] = ..., concatenated: _Optional[int] = ..., public: _Optional[_Union[PublicRows, _Mapping]] = ..., display_names: _Optional[_Iterable[_Union[DisplayNames, _Mapping]]] = ...) -> None: ...

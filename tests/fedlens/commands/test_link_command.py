@@ -49,6 +49,24 @@ def test_a_link_carries_every_publisher_that_is_given(tmp_path: Path, token_file
     assert [urlsafe_b64decode(text + "=" * (-len(text) % 4)) for text in carried] == [each.der for each in publishers]
 
 
+def test_a_link_says_who_runs_the_server_and_what_for(token_file: Path) -> None:
+    texts = ("--operator", "Zoo & Söhne", "--purpose", "To tell cats from dogs + emus.")
+
+    printed = fedlens("link", "--server", "https://a.org", "--token-file", token_file, *texts)
+
+    # A plus is no space in a link.
+    assert printed.stdout.endswith(
+        "&operator=Zoo%20%26%20S%C3%B6hne&purpose=To%20tell%20cats%20from%20dogs%20%2B%20emus.\n"
+    )
+
+
+@pytest.mark.parametrize("text", ["", " ", "a\nb", "x" * 101])
+def test_a_name_that_no_screen_shows_well_is_refused(text: str, token_file: Path) -> None:
+    printed = fedlens("link", "--server", "https://a.org", "--token-file", token_file, "--operator", text)
+
+    assert "operator: found" in error_text(printed) and "must be 1 to 100 printable characters" in error_text(printed)
+
+
 def test_what_serve_init_wrote_makes_a_link(tmp_path: Path) -> None:
     folder = tmp_path / "server"
     fedlens("serve", "--init", folder)

@@ -9,15 +9,15 @@ import android.util.TypedValue
 import android.view.View
 import java.text.NumberFormat
 
-/** Accuracy before and after training, round by round, as two lines over 0 to 100 %. */
+/** Accuracy before and after learning, as two lines over 0 to 100 %. */
 internal class AccuracyChart(
     context: Context,
     attributes: AttributeSet?,
 ) : View(context, attributes) {
     /**
-     * One round; [before] and [after] in 0..1.
+     * One measurement; [before] and [after] in 0..1.
      *
-     * @property name Number of the round.
+     * @property name The day.
      */
     data class Point(
         val name: String,
@@ -118,12 +118,12 @@ internal class AccuracyChart(
 
     private fun described(points: List<Point>): String {
         val last = points.lastOrNull() ?: return ""
-        val rounds = resources.getQuantityString(R.plurals.rounds, points.size, points.size)
+        val times = resources.getQuantityString(R.plurals.times, points.size, points.size)
         val none = resources.getString(R.string.not_measured)
         val before = last.before?.let(percent::format) ?: none
         val after = last.after?.let(percent::format) ?: none
         val first = points.first().after?.let(percent::format) ?: none
-        return resources.getString(R.string.chart_described, rounds, first, last.name, before, after)
+        return resources.getString(R.string.chart_described, times, first, before, after)
     }
 
     private val isRtl get() = layoutDirection == LAYOUT_DIRECTION_RTL

@@ -16,7 +16,7 @@ class AlbumActivity : ScreenActivity() {
     override fun make(saved: Bundle?) {
         fill(R.layout.album, R.string.album)
         val columns = (resources.configuration.screenWidthDp / COLUMN_DP).coerceAtLeast(LEAST_COLUMNS)
-        rows = AlbumRows(this, columns) { startActivity(PhotoActivity.intent(this, it.id)) }
+        rows = AlbumRows(this, app.settings, columns) { startActivity(PhotoActivity.intent(this, it.id)) }
         findViewById<ListView>(R.id.photos).adapter = rows
         findViewById<ImageView>(R.id.nothing_icon).setImageResource(R.drawable.ic_album)
         findViewById<TextView>(R.id.nothing_title).setText(R.string.album_empty_title)

@@ -4,8 +4,6 @@ import android.app.Activity
 import android.view.View
 import android.view.ViewGroup
 import android.widget.BaseAdapter
-import android.widget.FrameLayout
-import android.widget.ImageView
 import android.widget.LinearLayout
 import android.widget.TextView
 import kotlinx.coroutines.CoroutineScope
@@ -14,6 +12,7 @@ import org.fedlens.sdk.album.AlbumPhoto
 /** An album as rows of a list: for each class its name and count, then its photos, [columns] in a row. */
 internal class AlbumRows(
     private val activity: Activity,
+    private val settings: Settings,
     private val columns: Int,
     private val open: (AlbumPhoto) -> Unit,
 ) : BaseAdapter() {
@@ -47,7 +46,7 @@ internal class AlbumRows(
         rows =
             buildList {
                 byLabel[null]?.let { group(activity.getString(R.string.without_class), it) }
-                order.forEach { group(it, byLabel.getValue(it)) }
+                order.forEach { group(settings.shown(it), byLabel.getValue(it)) }
             }
         notifyDataSetChanged()
     }
@@ -116,10 +115,9 @@ internal class AlbumRows(
         cell: ViewGroup,
         photo: AlbumPhoto,
     ) {
-        val image = cell.getChildAt(0) as ImageView
-        scope?.let { Pictures.show(image, photo, it, THUMBNAIL_EDGE) }
+        scope?.let { (cell as Thumbnail).show(photo, it) }
         cell.contentDescription =
-            photo.label?.let { activity.getString(R.string.photo_of, it) }
+            photo.label?.let { activity.getString(R.string.photo_of, settings.shown(it)) }
                 ?: activity.getString(R.string.photo_without_class)
         cell.setOnClickListener { open(photo) }
     }
@@ -128,34 +126,11 @@ internal class AlbumRows(
         val line = activity.layoutInflater.inflate(R.layout.album_row, parent, false) as LinearLayout
         val gap = activity.resources.getDimensionPixelSize(R.dimen.gap_thumbnail)
         repeat(columns) { column ->
-            val cell = Square(activity)
-            val image = ImageView(activity)
-            image.scaleType = ImageView.ScaleType.CENTER_CROP
-            image.setBackgroundResource(R.drawable.photo_ground)
-            image.clipToOutline = true
-            cell.addView(image)
-            cell.foreground = activity.getDrawable(R.drawable.row_ripple)
+            val cell = Thumbnail(activity)
             val spot = LinearLayout.LayoutParams(0, LinearLayout.LayoutParams.WRAP_CONTENT, 1f)
             spot.marginStart = if (column == 0) 0 else gap
             line.addView(cell, spot)
         }
         return line
-    }
-
-    /** A square cell, as high as it is wide. */
-    private class Square(
-        activity: Activity,
-    ) : FrameLayout(activity) {
-        override fun onMeasure(
-            widthMeasureSpec: Int,
-            heightMeasureSpec: Int,
-        ) = super.onMeasure(
-            widthMeasureSpec,
-            MeasureSpec.makeMeasureSpec(MeasureSpec.getSize(widthMeasureSpec), MeasureSpec.EXACTLY),
-        )
-    }
-
-    private companion object {
-        const val THUMBNAIL_EDGE = 320
     }
 }

@@ -3,9 +3,11 @@ package org.fedlens.app
 import android.content.ContentProvider
 import android.content.ContentValues
 import android.content.Context
+import android.content.Intent
 import android.database.Cursor
 import android.net.Uri
 import android.os.ParcelFileDescriptor
+import android.provider.MediaStore
 import java.io.File
 import java.io.FileNotFoundException
 
@@ -55,6 +57,14 @@ class CaptureProvider : ContentProvider() {
 
     internal companion object {
         val ADDRESS: Uri = Uri.parse("content://org.fedlens.app.capture/photo.jpg")
+
+        /** A request to the camera app for one photo, into an empty [file]. */
+        fun request(context: Context): Intent {
+            file(context).delete()
+            return Intent(MediaStore.ACTION_IMAGE_CAPTURE)
+                .putExtra(MediaStore.EXTRA_OUTPUT, ADDRESS)
+                .addFlags(Intent.FLAG_GRANT_WRITE_URI_PERMISSION or Intent.FLAG_GRANT_READ_URI_PERMISSION)
+        }
 
         /** The file that holds the camera app's photo until it is in the album. */
         fun file(context: Context): File = File(context.cacheDir, "capture.jpg").apply { parentFile?.mkdirs() }

@@ -8,6 +8,7 @@ import android.os.Build
 import android.os.Bundle
 import android.provider.MediaStore
 import android.view.View
+import android.view.ViewGroup
 import android.widget.Button
 import android.widget.ImageView
 import android.widget.TextView
@@ -17,7 +18,8 @@ import org.fedlens.app.Suggestions.Suggestion
 import org.fedlens.sdk.album.AlbumPhoto
 
 /**
- * The home screen: the state of learning, photos without a class with the model's suggestions, and ways to add more.
+ * The home screen, with one thing to do first: adding photos while there are none, else saying what the next one shows,
+ * else learning.
  */
 class CollectActivity : ScreenActivity() {
     private lateinit var status: StatusCard
@@ -30,7 +32,12 @@ class CollectActivity : ScreenActivity() {
         status = StatusCard(this, app)
         problem = saved?.getString(PROBLEM)
         showProblem()
-        findViewById<Button>(R.id.take_photo).setOnClickListener { takePhoto() }
+        findViewById<Button>(R.id.take_photo).setOnClickListener {
+            ask(CaptureProvider.request(this), TAKE, R.string.no_camera)
+        }
+        findViewById<Button>(R.id.label_several).setOnClickListener {
+            startActivity(Intent(this, LabelActivity::class.java))
+        }
         findViewById<Button>(R.id.pick_photos).setOnClickListener { pickPhotos() }
     }
 
@@ -45,22 +52,41 @@ class CollectActivity : ScreenActivity() {
         seen?.launch { app.photos.read() }
         seen?.launch { app.learning.findModel() }
         whileSeen(combine(app.photos.all, app.suggestions.all, ::Pair)) { (photos, suggestions) ->
-            showNext(photos.orEmpty(), suggestions)
-            status.show()
+            if (photos != null) {
+                showNext(photos, suggestions)
+                arrange(photos)
+            }
+            showStatus()
         }
         whileSeen(app.photos.adding, ::showAdding)
         val learning = combine(app.learning.state, app.learning.isRunning, app.network.isThere, ::Triple)
-        whileSeen(learning) { status.show() }
+        whileSeen(learning) { showStatus() }
     }
+
+    /** Put first what is to be done first: adding photos while there are none. */
+    private fun arrange(photos: List<AlbumPhoto>) {
+        val cards = findViewById<ViewGroup>(R.id.cards)
+        val add = findViewById<View>(R.id.add)
+        val place = if (photos.isEmpty()) 0 else cards.childCount - 1
+        if (cards.indexOfChild(add) != place) {
+            cards.removeView(add)
+            cards.addView(add, place)
+        }
+        findViewById<Button>(R.id.take_photo).emphasise(photos.isEmpty())
+    }
+
+    /** Learning comes first where there is nothing to label. */
+    private fun showStatus() = status.show(isFirst = !findViewById<View>(R.id.to_label).isVisible)
 
     private fun showNext(
         photos: List<AlbumPhoto>,
         suggestions: Map<Long, Suggestion>,
     ) {
-        val waiting = photos.filter { it.label == null }
+        val waiting = app.settings.unlabelled(photos)
         val photo = waiting.firstOrNull()
         findViewById<View>(R.id.to_label).isVisible = photo != null
         if (photo == null) return
+        findViewById<View>(R.id.label_several).isVisible = waiting.size > 1
         findViewById<TextView>(R.id.to_label_title).text =
             resources.getQuantityString(R.plurals.to_label, waiting.size, waiting.size)
         seen?.let { Pictures.show(findViewById(R.id.photo), photo, it, PREVIEW_EDGE) }
@@ -71,7 +97,7 @@ class CollectActivity : ScreenActivity() {
         val best = (suggestion as? Suggestion.Made)?.best?.key ?: photo.suggested
         findViewById<Button>(R.id.confirm).apply {
             isVisible = best != null
-            text = getString(R.string.confirm, best.orEmpty())
+            text = getString(R.string.confirm, app.settings.shown(best.orEmpty()))
             setOnClickListener { if (best != null) app.scope.launch { app.photos.label(photo.id, best) } }
         }
         findViewById<Button>(R.id.choose_class).apply {
@@ -87,11 +113,11 @@ class CollectActivity : ScreenActivity() {
         val suggested = photo.suggested
         return when (suggestion) {
             is Suggestion.Made ->
-                getString(R.string.suggested, suggestion.best.key, percent.format(suggestion.best.value))
+                suggested(suggestion.best.key, suggestion.best.value)
             Suggestion.Unreadable -> getString(R.string.photo_unreadable)
             else ->
                 when {
-                    suggested != null -> getString(R.string.suggested, suggested, percent.format(photo.probability))
+                    suggested != null -> suggested(suggested, photo.probability)
                     suggestion == Suggestion.Asking -> getString(R.string.suggestion_asking)
                     else -> getString(R.string.suggestion_no_model)
                 }
@@ -100,15 +126,6 @@ class CollectActivity : ScreenActivity() {
 
     private fun open(photo: AlbumPhoto) {
         startActivity(PhotoActivity.intent(this, photo.id))
-    }
-
-    private fun takePhoto() {
-        CaptureProvider.file(this).delete()
-        val intent =
-            Intent(MediaStore.ACTION_IMAGE_CAPTURE)
-                .putExtra(MediaStore.EXTRA_OUTPUT, CaptureProvider.ADDRESS)
-                .addFlags(Intent.FLAG_GRANT_WRITE_URI_PERMISSION or Intent.FLAG_GRANT_READ_URI_PERMISSION)
-        ask(intent, TAKE, R.string.no_camera)
     }
 
     private fun pickPhotos() {

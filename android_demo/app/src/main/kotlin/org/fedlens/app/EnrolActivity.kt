@@ -1,57 +1,34 @@
 package org.fedlens.app
 
+import android.content.ActivityNotFoundException
 import android.content.ClipboardManager
 import android.content.Intent
+import android.net.Uri
 import android.os.Bundle
-import android.text.Editable
-import android.text.TextWatcher
 import android.view.View
 import android.view.inputmethod.InputMethodManager
 import android.widget.Button
 import android.widget.EditText
 import android.widget.TextView
+import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.flow.combine
+import kotlinx.coroutines.launch
+import kotlinx.coroutines.withContext
 import org.fedlens.sdk.ClientState
 import org.fedlens.sdk.TransportException
 
-/** Joining a federation by a link: typed, pasted, or opened from another app. */
+/** Joining a group of phones by a link: scanned, typed, pasted, or opened from another app. Consent comes after it. */
 class EnrolActivity : ScreenActivity() {
     private lateinit var link: EditText
-
-    // True once Join was pressed: from then on problems are shown while the user types.
-    private var isJudged = false
 
     override val needsMembership get() = false
 
     override fun make(saved: Bundle?) {
-        if (!app.settings.hasConsent) {
-            startActivity(Intent(this, ConsentActivity::class.java).setData(intent.data))
-            finish()
-            return
-        }
         fill(R.layout.enrol, R.string.enrol_title)
         link = findViewById(R.id.link)
-        isJudged = saved?.getBoolean(JUDGED) ?: false
         if (saved == null) link.setText(intent.dataString.orEmpty())
-        link.addTextChangedListener(
-            object : TextWatcher {
-                override fun afterTextChanged(text: Editable) = judge()
-
-                override fun beforeTextChanged(
-                    text: CharSequence,
-                    start: Int,
-                    count: Int,
-                    after: Int,
-                ) = Unit
-
-                override fun onTextChanged(
-                    text: CharSequence,
-                    start: Int,
-                    before: Int,
-                    count: Int,
-                ) = Unit
-            },
-        )
+        link.addTextChangedListener(TextChange(::judge))
+        findViewById<Button>(R.id.scan).setOnClickListener { scan() }
         findViewById<Button>(R.id.paste).setOnClickListener { paste() }
         findViewById<Button>(R.id.join).setOnClickListener { join() }
         findViewById<Button>(R.id.stop_joining).setOnClickListener { app.joining.cancel() }
@@ -64,11 +41,6 @@ class EnrolActivity : ScreenActivity() {
         if (::link.isInitialized) link.setText(intent.dataString.orEmpty())
     }
 
-    override fun onSaveInstanceState(state: Bundle) {
-        super.onSaveInstanceState(state)
-        state.putBoolean(JUDGED, isJudged)
-    }
-
     override fun follow() {
         val how = combine(app.joining.state, app.learning.state, app.network.isThere, ::Triple)
         whileSeen(how) { (joining, client, hasNetwork) -> show(joining, client, hasNetwork) }
@@ -77,60 +49,76 @@ class EnrolActivity : ScreenActivity() {
     private fun paste() {
         val clipboard = getSystemService(ClipboardManager::class.java)
         val pasted = clipboard.primaryClip?.takeIf { it.itemCount > 0 }?.getItemAt(0)?.coerceToText(this)
-        isJudged = true
         link.setText(pasted ?: "")
         link.setSelection(link.text.length)
     }
 
     private fun join() {
-        isJudged = true
-        judge()
-        val reading = EnrolmentLink.read(link.text.toString())
-        if (reading !is EnrolmentLink.Reading.Good || app.settings.isEnrolled) return
+        val given = EnrolmentLink.of(link.text.toString()) ?: return
         getSystemService(InputMethodManager::class.java).hideSoftInputFromWindow(link.windowToken, 0)
-        app.joining.join(reading.link)
+        if (app.settings.needsConsent(given)) {
+            val invitation = Uri.parse(link.text.toString().trim())
+            startActivity(Intent(this, ConsentActivity::class.java).setData(invitation))
+        } else {
+            app.joining.join(given)
+        }
+    }
+
+    private fun scan() {
+        val asks = CaptureProvider.request(this)
+        try {
+            startActivityForResult(asks, SCAN)
+        } catch (_: ActivityNotFoundException) {
+            say(getString(R.string.scan_no_camera))
+        }
+    }
+
+    override fun onActivityResult(
+        requestCode: Int,
+        resultCode: Int,
+        data: Intent?,
+    ) {
+        super.onActivityResult(requestCode, resultCode, data)
+        if (requestCode != SCAN || resultCode != RESULT_OK) return
+        app.scope.launch {
+            val picture = CaptureProvider.file(this@EnrolActivity)
+            val found = withContext(Dispatchers.IO) { QrCode.read(picture).also { picture.delete() } }
+            if (found == null) say(getString(R.string.scan_nothing)) else link.setText(found)
+        }
     }
 
     private fun judge() {
         val reading = EnrolmentLink.read(link.text.toString())
-        val problem = findViewById<TextView>(R.id.link_problem)
-        val server = findViewById<TextView>(R.id.link_server)
-        val said =
+        val isJoined = app.settings.isEnrolled
+        val isEmpty = (reading as? EnrolmentLink.Reading.Bad)?.problem == EnrolmentLink.Problem.EMPTY
+        say(
             when {
-                app.settings.isEnrolled -> getString(R.string.joined_already, app.settings.link?.server.orEmpty())
-                reading is EnrolmentLink.Reading.Bad && isJudged -> explained(reading)
+                isJoined -> getString(R.string.joined_already, app.settings.link?.server.orEmpty())
+                reading is EnrolmentLink.Reading.Bad && !isEmpty -> explained(reading)
                 else -> null
-            }
-        problem.text = said
-        problem.isVisible = said != null
+            },
+        )
         val good = (reading as? EnrolmentLink.Reading.Good)?.link
-        val trust = findViewById<TextView>(R.id.link_trust)
-        server.isVisible = good != null
-        trust.isVisible = good != null
-        if (good != null) {
-            val text =
-                when {
-                    good.pins.isNotEmpty() -> R.string.link_server_pinned
-                    good.ca.isNotEmpty() -> R.string.link_server_own_ca
-                    else -> R.string.link_server
-                }
-            server.text = getString(text, good.server)
-            trust.text = trusted(good)
+        showInvitation(app, good)
+        findViewById<View>(R.id.invitation).isVisible = good != null
+        findViewById<Button>(R.id.join).apply {
+            isEnabled = good != null && !isJoined
+            setText(if (good != null && app.settings.needsConsent(good)) R.string.read_on else R.string.join)
         }
-        findViewById<View>(R.id.join).isEnabled = !app.settings.isEnrolled
     }
 
-    private fun trusted(link: EnrolmentLink): String =
-        when {
-            link.publishers.isEmpty() -> getString(R.string.link_trusts_server)
-            app.publishersFromLink -> getString(R.string.link_trusts_maker)
-            else -> getString(R.string.link_key_ignored) + " " + getString(R.string.link_trusts_server)
+    private fun say(problem: String?) {
+        findViewById<TextView>(R.id.link_problem).apply {
+            text = problem.orEmpty()
+            isVisible = problem != null
         }
+    }
 
     private fun explained(bad: EnrolmentLink.Reading.Bad): String {
         val text =
             when (bad.problem) {
-                EnrolmentLink.Problem.EMPTY -> R.string.link_empty
+                // Said by the screen itself.
+                EnrolmentLink.Problem.EMPTY -> R.string.link_explained
                 EnrolmentLink.Problem.NOT_A_LINK -> R.string.link_not_a_link
                 EnrolmentLink.Problem.OTHER_LINK -> R.string.link_other
                 EnrolmentLink.Problem.SERVER_MISSING -> R.string.link_server_missing
@@ -164,10 +152,11 @@ class EnrolActivity : ScreenActivity() {
         findViewById<View>(R.id.stop_joining).isVisible = isAsking
         findViewById<View>(R.id.join).isVisible = !isAsking
         link.isEnabled = !isAsking
-        findViewById<View>(R.id.paste).isEnabled = !isAsking
-        val (title, text) = said(joining, client, hasNetwork)
-        findViewById<TextView>(R.id.joining_title).text = title
-        findViewById<TextView>(R.id.joining_text).text = text
+        for (id in listOf(R.id.scan, R.id.paste)) findViewById<View>(id).isEnabled = !isAsking
+        val (said, why) = said(joining, client, hasNetwork)
+        val title = findViewById<TextView>(R.id.joining_title).apply { text = said }
+        val text = findViewById<TextView>(R.id.joining_text).apply { text = why }
+        findViewById<View>(R.id.joining).showFailure(joining is Joining.State.Failed, title, text)
     }
 
     private fun said(
@@ -200,6 +189,6 @@ class EnrolActivity : ScreenActivity() {
     }
 
     private companion object {
-        const val JUDGED = "judged"
+        const val SCAN = 1
     }
 }

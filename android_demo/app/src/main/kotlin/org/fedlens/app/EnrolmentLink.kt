@@ -11,8 +11,9 @@ import java.util.Base64
 
 /**
  * An invitation from an operator to join a federation, as a link or as the content of a QR code:
- * `fedlens://enrol?server=https%3A%2F%2Ffl.example.org&token=…&pin=sha256%2F…&ca=…&publisher=…`, where `pin`, `ca` and
- * `publisher` may be absent or repeated. docs/android.md describes it, and `fedlens link` prints it.
+ * `fedlens://enrol?server=https%3A%2F%2Ffl.example.org&token=…&pin=sha256%2F…&ca=…&publisher=…&operator=…&purpose=…`,
+ * where all but `server` and `token` may be absent, and `pin`, `ca` and `publisher` repeated. docs/android.md describes
+ * it, and `fedlens link` prints it.
  *
  * @property server Address of the server, without a trailing slash.
  * @property token Enrolment token.
@@ -21,6 +22,8 @@ import java.util.Base64
  * @property ca Certificates to trust instead of the phone's own, each as DER in base64url; empty: the phone's own.
  * @property publishers Keys of those whose signed bundles may run here, each as SubjectPublicKeyInfo (DER) in base64url;
  *     empty: none.
+ * @property operator Name of whoever runs the server, as the link says; may be empty.
+ * @property purpose What the models are for, as the link says; may be empty.
  */
 internal data class EnrolmentLink(
     val server: String,
@@ -28,6 +31,8 @@ internal data class EnrolmentLink(
     val pins: List<String>,
     val ca: List<String> = emptyList(),
     val publishers: List<String> = emptyList(),
+    val operator: String = "",
+    val purpose: String = "",
 ) {
     /** [ca] as the content of a PEM file; null if there is none. */
     val pem: String?
@@ -73,6 +78,9 @@ internal data class EnrolmentLink(
         private val OWN_MACHINE = setOf("localhost", "127.0.0.1")
         private val SPACES = Regex("\\s+")
 
+        /** The link in a text; null if there is none, or a bad one. */
+        fun of(typed: String): EnrolmentLink? = (read(typed) as? Reading.Good)?.link
+
         /** Read typed or pasted text. Spaces and line breaks, such as a chat inserts, are ignored. */
         fun read(typed: String): Reading {
             val text = typed.replace(SPACES, "")
@@ -96,10 +104,25 @@ internal data class EnrolmentLink(
                 wrongServer(server) ?: wrongToken(token) ?: pins.firstNotNullOfOrNull(::wrongPin)
                     ?: ca.firstNotNullOfOrNull(::wrongCertificate)
                     ?: publishers.firstNotNullOfOrNull(::wrongPublisher)
-            return wrong ?: Reading.Good(EnrolmentLink(server, token, pins, ca, publishers))
+            val operator = plain(values["operator"], MOST_OF_OPERATOR)
+            val purpose = plain(values["purpose"], MOST_OF_PURPOSE)
+            return wrong ?: Reading.Good(EnrolmentLink(server, token, pins, ca, publishers, operator, purpose))
         }
 
         private const val MOST_SHOWN = 60
+        private const val MOST_OF_OPERATOR = 100
+        private const val MOST_OF_PURPOSE = 500
+        private val UNSEEN = Regex("[\\x00-\\x20\\x7f-\\xa0]+")
+
+        /** The only one of these texts on one line, of at most [most] characters; empty if there is none. */
+        private fun plain(
+            texts: List<String>?,
+            most: Int,
+        ): String {
+            val text = texts?.singleOrNull().orEmpty().replace(UNSEEN, " ").trim(' ')
+            val count = text.codePointCount(0, text.length)
+            return text.substring(0, text.offsetByCodePoints(0, minOf(count, most)))
+        }
 
         private fun values(query: String): Map<String, List<String>> =
             query

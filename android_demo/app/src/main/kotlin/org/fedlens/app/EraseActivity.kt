@@ -1,10 +1,12 @@
 package org.fedlens.app
 
 import android.content.Intent
+import android.os.Build
 import android.os.Bundle
 import android.view.View
 import android.widget.Button
 import android.widget.TextView
+import android.window.OnBackInvokedDispatcher
 import org.fedlens.app.Erasing.State
 
 /** Erasing everything, on the phone and on the server. */
@@ -34,13 +36,21 @@ class EraseActivity : ScreenActivity() {
         super.onDestroy()
     }
 
+    // Up to Android 12; later, the callback below.
     @Deprecated("What stands in its place needs Android 13.")
     @Suppress("DEPRECATION")
     override fun onBackPressed() {
         if (app.erasing.state.value is State.Done) startAnew() else super.onBackPressed()
     }
 
+    /** Going back from an erased app would lead to screens of what is gone. */
+    @NewerAndroid(Build.VERSION_CODES.TIRAMISU)
+    private fun startAnewOnBack() {
+        onBackInvokedDispatcher.registerOnBackInvokedCallback(OnBackInvokedDispatcher.PRIORITY_DEFAULT, ::startAnew)
+    }
+
     private fun show(state: State) {
+        if (state is State.Done && Build.VERSION.SDK_INT >= Build.VERSION_CODES.TIRAMISU) startAnewOnBack()
         val (title, text) =
             when (state) {
                 State.Idle -> getString(R.string.erase_title) to getString(R.string.erase_text)
@@ -48,8 +58,9 @@ class EraseActivity : ScreenActivity() {
                 is State.NotTold -> getString(R.string.not_told_title) to notTold(state)
                 is State.Done -> getString(R.string.erased_title) to getString(erased(state))
             }
-        findViewById<TextView>(R.id.erase_state).text = title
-        findViewById<TextView>(R.id.erase_text).text = text
+        val heading = findViewById<TextView>(R.id.erase_state).apply { this.text = title }
+        val why = findViewById<TextView>(R.id.erase_text).apply { this.text = text }
+        findViewById<View>(R.id.erase_card).showFailure(state is State.NotTold, heading, why)
         findViewById<View>(R.id.erase_progress).isVisible = state is State.TellingServer
         findViewById<View>(R.id.erased_group).isVisible = state !is State.Done
         findViewById<Button>(R.id.erase).setText(
@@ -76,7 +87,7 @@ class EraseActivity : ScreenActivity() {
 
     private fun startAnew() {
         startActivity(
-            Intent(this, ConsentActivity::class.java)
+            Intent(this, EnrolActivity::class.java)
                 .addFlags(Intent.FLAG_ACTIVITY_NEW_TASK or Intent.FLAG_ACTIVITY_CLEAR_TASK),
         )
         finish()

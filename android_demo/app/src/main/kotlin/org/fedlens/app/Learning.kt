@@ -125,17 +125,18 @@ internal class Learning(
 
     /** Read the classes of the model that the server announced last. */
     suspend fun readClasses() {
-        val names = ifAllowed { it.classNames() }.orEmpty()
+        val language = app.settings.locale
+        val names = ifAllowed { it.displayNames(language) }.orEmpty()
         if (names.isEmpty()) return
-        app.settings.classNames = names
+        app.settings.keepClasses(names, language)
         app.suggestions.retry()
     }
 
-    /** Ask the server for a model if none is known, so that there are classes to choose from. */
+    /** Ask the server for a model if none is known, so that there are classes to choose from, with names to show. */
     suspend fun findModel() {
-        if (running.value || app.settings.classNames.isNotEmpty()) return
-        ifAllowed { it.checkIn() }
-        readClasses()
+        if (running.value) return
+        if (app.settings.classNames.isEmpty()) ifAllowed { it.checkIn() }
+        if (!app.settings.knowsDisplayNames) readClasses()
     }
 
     /**

@@ -8,6 +8,8 @@ import kotlinx.coroutines.flow.combine
 import kotlinx.coroutines.launch
 import org.fedlens.sdk.Evaluation
 import org.fedlens.sdk.store.JournalEntry
+import java.text.DateFormat
+import java.util.Date
 
 /** The state of learning, and the model's accuracy before and after training: in the last round, and over time. */
 class LearningActivity : ScreenActivity() {
@@ -50,26 +52,44 @@ class LearningActivity : ScreenActivity() {
         findViewById<View>(R.id.this_round).isVisible = last != null
         findViewById<View>(R.id.over_time).isVisible = last != null
         if (last == null) return
-        findViewById<TextView>(R.id.round_title).text = getString(R.string.last_round, last.round)
-        showSums(last.start, R.id.before, R.id.before_sums)
-        showSums(last.trained, R.id.after, R.id.after_sums)
+        showCount(last.start, R.id.before)
+        showCount(last.trained, R.id.after)
+        showVerdict(last.start, last.trained)
+        val date = DateFormat.getDateInstance(DateFormat.SHORT, app.settings.locale)
         findViewById<AccuracyChart>(R.id.chart).points =
-            measured.map { AccuracyChart.Point(it.round.toString(), it.start.accuracy, it.trained.accuracy) }
+            measured.map {
+                AccuracyChart.Point(date.format(Date(it.timeMs)), it.start.accuracy, it.trained.accuracy)
+            }
     }
 
-    private fun showSums(
+    private fun showCount(
         sums: Evaluation?,
         number: Int,
-        text: Int,
     ) {
-        val accuracy = sums.accuracy
-        findViewById<TextView>(number).text = accuracy?.let(percent::format) ?: getString(R.string.dash)
-        findViewById<TextView>(text).text =
-            if (sums == null || accuracy == null) {
-                getString(R.string.not_measured)
+        findViewById<TextView>(number).text =
+            if (sums.isMeasured && sums != null) {
+                getString(R.string.of_total, sums.correct, sums.count)
             } else {
-                getString(R.string.right_of, sums.correct, sums.count)
+                getString(R.string.dash)
             }
+    }
+
+    /** Say in words whether the model has become better; nothing if the same photos were not counted twice. */
+    private fun showVerdict(
+        before: Evaluation?,
+        after: Evaluation?,
+    ) {
+        val view = findViewById<TextView>(R.id.verdict)
+        val isCounted = before.isMeasured && before?.count == after?.count
+        view.isVisible = isCounted
+        if (!isCounted || before == null || after == null) return
+        val verdict = Verdict.of(before, after)
+        val isWorse = verdict == Verdict.FEWER
+        view.text = verdict.said(resources, before, after)
+        view.setBackgroundResource(if (isWorse) R.drawable.notice else 0)
+        view.setTextColor(getColor(if (isWorse) R.color.on_warning else R.color.text))
+        val rim = if (isWorse) resources.getDimensionPixelSize(R.dimen.gap_small) else 0
+        view.setPadding(rim, rim, rim, rim)
     }
 
     private val JournalEntry.Upload.start get() = evaluations[Labels.START]

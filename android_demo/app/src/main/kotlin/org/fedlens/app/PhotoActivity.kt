@@ -5,7 +5,6 @@ import android.content.Intent
 import android.os.Bundle
 import android.view.View
 import android.view.ViewGroup
-import android.view.accessibility.AccessibilityNodeInfo
 import android.widget.Button
 import android.widget.ImageView
 import android.widget.ProgressBar
@@ -58,7 +57,8 @@ class PhotoActivity : ScreenActivity() {
     ) {
         app.suggestions.ask(photo)
         findViewById<View>(R.id.photo).contentDescription =
-            photo.label?.let { getString(R.string.photo_of, it) } ?: getString(R.string.photo_without_class)
+            photo.label?.let { getString(R.string.photo_of, app.settings.shown(it)) }
+                ?: getString(R.string.photo_without_class)
         seen?.let { Pictures.show(findViewById(R.id.photo), photo, it, PREVIEW_EDGE) }
         findViewById<TextView>(R.id.suggestion).text = said(photo, suggestion)
         findViewById<View>(R.id.test_photo).isVisible = photo.isTest && photo.label != null
@@ -72,7 +72,7 @@ class PhotoActivity : ScreenActivity() {
     ): String =
         when {
             suggestion is Suggestion.Made ->
-                getString(R.string.suggested, suggestion.best.key, percent.format(suggestion.best.value))
+                suggested(suggestion.best.key, suggestion.best.value)
             suggestion is Suggestion.Unreadable -> getString(R.string.photo_unreadable)
             suggestion is Suggestion.Asking -> getString(R.string.suggestion_asking)
             app.settings.classNames.isEmpty() && photo.label == null -> getString(R.string.no_classes_yet)
@@ -93,7 +93,8 @@ class PhotoActivity : ScreenActivity() {
             val row = group.getChildAt(place)
             val isChosen = name == photo.label
             val probability = probabilities[name]
-            row.findViewById<TextView>(R.id.class_name).text = name
+            val shown = app.settings.shown(name)
+            row.findViewById<TextView>(R.id.class_name).text = shown
             row
                 .findViewById<ImageView>(R.id.class_chosen)
                 .setImageResource(if (isChosen) R.drawable.ic_check else R.drawable.ic_not_chosen)
@@ -107,11 +108,11 @@ class PhotoActivity : ScreenActivity() {
             }
             row.contentDescription =
                 if (probability == null) {
-                    name
+                    shown
                 } else {
-                    getString(R.string.class_with_probability, name, percent.format(probability))
+                    getString(R.string.class_with_probability, shown, percent.format(probability))
                 }
-            row.accessibilityDelegate = Choice(isChosen)
+            row.accessibilityDelegate = Choice(isChosen, RadioButton::class.java)
             row.setOnClickListener { choose(photo, name) }
         }
     }
@@ -129,23 +130,6 @@ class PhotoActivity : ScreenActivity() {
         isAskedToErase = isAsked
         findViewById<View>(R.id.erase_photo).isVisible = !isAsked
         findViewById<View>(R.id.erase_question).isVisible = isAsked
-    }
-
-    /** A delegate that makes screen readers announce a choice and its state. */
-    private class Choice(
-        private val isChosen: Boolean,
-    ) : View.AccessibilityDelegate() {
-        // The setter that replaces it in API 36 does not exist on older phones.
-        @Suppress("DEPRECATION")
-        override fun onInitializeAccessibilityNodeInfo(
-            host: View,
-            info: AccessibilityNodeInfo,
-        ) {
-            super.onInitializeAccessibilityNodeInfo(host, info)
-            info.className = RadioButton::class.java.name
-            info.isCheckable = true
-            info.isChecked = isChosen
-        }
     }
 
     internal companion object {

@@ -118,14 +118,20 @@ internal class Photos(
     /** Clear the refusals after they have been shown. */
     fun dismissRefused() = going.update { it.copy(refused = emptyList()) }
 
+    /** Give photos their class; null takes it away. */
+    suspend fun label(
+        ids: Collection<Long>,
+        label: String?,
+    ) {
+        change { album -> ids.forEach { album.label(it, label) } }
+        app.learning.embedNew()
+    }
+
     /** Give a photo its class. */
     suspend fun label(
         id: Long,
         label: String,
-    ) {
-        change { it.label(id, label) }
-        app.learning.embedNew()
-    }
+    ) = label(listOf(id), label)
 
     /** Store the model's suggestion. */
     suspend fun suggest(

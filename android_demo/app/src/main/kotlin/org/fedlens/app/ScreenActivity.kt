@@ -21,8 +21,8 @@ import kotlinx.coroutines.launch
 import java.text.NumberFormat
 
 /**
- * A screen: a top bar, its content, and tabs at the bottom of the four main screens. Without consent only the consent
- * screen opens; until the phone has joined, only the screen for joining.
+ * A screen: a top bar, its content, and tabs at the bottom of the four main screens. Until the phone has
+ * joined, only the screen for joining opens; after consent was withdrawn, only the consent screen.
  */
 abstract class ScreenActivity : Activity() {
     internal val app: FedLensApp get() = application as FedLensApp
@@ -94,6 +94,12 @@ abstract class ScreenActivity : Activity() {
     internal val percent: NumberFormat
         get() = NumberFormat.getPercentInstance(resources.configuration.locales[0])
 
+    /** The model's suggestion of a class, in words. */
+    internal fun suggested(
+        name: String,
+        probability: Double,
+    ): String = getString(R.string.suggested, app.settings.shown(name), percent.format(probability))
+
     internal fun fill(
         content: Int,
         title: Int,
@@ -156,6 +162,8 @@ abstract class ScreenActivity : Activity() {
     private fun sendElsewhere(): Boolean {
         val first =
             when {
+                // Consent follows the invitation, which says who asks for it.
+                !app.settings.run { isEnrolled || wasWithdrawn } -> EnrolActivity::class.java
                 !app.settings.hasConsent -> ConsentActivity::class.java
                 !app.settings.isEnrolled -> EnrolActivity::class.java
                 else -> return false
@@ -171,9 +179,11 @@ abstract class ScreenActivity : Activity() {
         insets: WindowInsets,
     ): WindowInsets {
         val edges = if (Build.VERSION.SDK_INT >= Build.VERSION_CODES.R) edges(insets) else olderEdges(insets)
-        val bar = findViewById<View>(R.id.tabs)
-        frame.setPadding(edges[0], edges[1], edges[2], if (bar.isVisible) 0 else edges[EDGE_BELOW])
-        bar.setPadding(0, 0, 0, edges[EDGE_BELOW])
+        val bar = findViewById<LinearLayout>(R.id.tabs)
+        // The ground of tabs at the bottom reaches the edge; a rail stands above it.
+        val ofBar = if (bar.isVisible && bar.orientation == LinearLayout.HORIZONTAL) edges[EDGE_BELOW] else 0
+        frame.setPadding(edges[0], edges[1], edges[2], edges[EDGE_BELOW] - ofBar)
+        bar.setPadding(0, 0, 0, ofBar)
         return insets
     }
 

@@ -9,7 +9,7 @@ import android.widget.TextView
 import kotlinx.coroutines.launch
 import org.fedlens.sdk.store.JournalEntry
 
-/** The log of what left this phone: every message with time, size, tensors and answers; and what never leaves. */
+/** The log of what left this phone: every message with time, size and what it says; and what never leaves. */
 class SentActivity : ScreenActivity() {
     private lateinit var rows: SentRows
     private lateinit var summary: View
@@ -18,7 +18,7 @@ class SentActivity : ScreenActivity() {
 
     override fun make(saved: Bundle?) {
         fill(R.layout.sent, R.string.sent)
-        rows = SentRows(this, app.settings)
+        rows = SentRows(this, SentTexts(this, app.settings)) { startActivity(DetailsActivity.intent(this, it)) }
         findViewById<ListView>(R.id.uploads).apply {
             summary = layoutInflater.inflate(R.layout.sent_summary, this, false)
             val never = layoutInflater.inflate(R.layout.sent_never, this, false)

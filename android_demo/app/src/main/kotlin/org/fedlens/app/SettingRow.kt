@@ -1,5 +1,6 @@
 package org.fedlens.app
 
+import android.app.Activity
 import android.content.Context
 import android.util.AttributeSet
 import android.view.Gravity
@@ -74,5 +75,26 @@ internal class SettingRow(
 
     private companion object {
         const val DISABLED = 0.5f
+    }
+}
+
+/** Show one setting in the row of this id. */
+internal fun Activity.row(
+    id: Int,
+    name: Int,
+    text: Int,
+    isOn: Boolean,
+    onChange: (Boolean) -> Unit,
+) {
+    findViewById<SettingRow>(id).show(name, text, isOn, onChange)
+}
+
+/** Show each kind of answer that the owner can allow. */
+internal fun Activity.showAnswers(settings: Settings) {
+    row(R.id.class_counts, R.string.tell_counts, R.string.tell_counts_text, settings.tellsClassCounts) {
+        settings.tellsClassCounts = it
+    }
+    row(R.id.evaluation, R.string.tell_evaluation, R.string.tell_evaluation_text, settings.tellsEvaluation) {
+        settings.tellsEvaluation = it
     }
 }

@@ -2,11 +2,14 @@ package org.fedlens.app
 
 import android.content.Context
 import org.fedlens.sdk.Policy
+import org.fedlens.sdk.album.AlbumPhoto
+import java.util.Locale
 
 /** The owner's decisions, and the server that the phone has joined. Stored on disk; safe to use from any thread. */
 internal class Settings(
     context: Context,
 ) {
+    private val resources = context.resources
     private val preferences = context.getSharedPreferences("settings", Context.MODE_PRIVATE)
 
     /** True once the owner has consented; until then nothing is sent or fetched. */
@@ -29,15 +32,18 @@ internal class Settings(
 
     /** True if trained weights must not leave the phone. */
     var keepsModelLocal by Stored("local", false)
-    var tellsClassCounts by Stored("class_counts", true)
-    var tellsEvaluation by Stored("evaluation", true)
+
+    /** Answers that a server may ask for; none is given before the owner has allowed it. */
+    var tellsClassCounts by Stored("class_counts", false)
+    var tellsEvaluation by Stored("evaluation", false)
 
     /** The invitation to the server that the phone has joined or is joining. */
     var link: EnrolmentLink?
         get() {
             val server = preferences.getString("server", null) ?: return null
             val token = preferences.getString("token", "").orEmpty()
-            return EnrolmentLink(server, token, words("pins"), words("ca"), words("publishers"))
+            val texts = listOf("operator", "purpose").map { preferences.getString(it, "").orEmpty() }
+            return EnrolmentLink(server, token, words("pins"), words("ca"), words("publishers"), texts[0], texts[1])
         }
         set(link) {
             preferences
@@ -48,8 +54,20 @@ internal class Settings(
                     putString("pins", link?.pins?.joinToString(" "))
                     putString("ca", link?.ca?.joinToString(" "))
                     putString("publishers", link?.publishers?.joinToString(" "))
+                    putString("operator", link?.operator)
+                    putString("purpose", link?.purpose)
                 }.commit()
         }
+
+    /** The server that the owner was shown when consenting; null if there was none to show. */
+    var consentedTo: String?
+        get() = preferences.getString("consented_to", null)
+        set(server) {
+            preferences.edit().putString("consented_to", server).commit()
+        }
+
+    /** True if the owner has to be asked before this phone joins by [link]. */
+    fun needsConsent(link: EnrolmentLink): Boolean = !hasConsent || consentedTo.let { it != null && it != link.server }
 
     /** The last known classes of the model, in its order, so that photos can be labelled offline. */
     var classNames: List<String>
@@ -57,6 +75,48 @@ internal class Settings(
         set(names) {
             preferences.edit().putString("classes", names.joinToString("\n")).commit()
         }
+
+    /** Ids of photos that show none of the classes, and that the owner is not asked about any more. */
+    var setAside: Set<Long>
+        get() = preferences.getStringSet("set_aside", null).orEmpty().mapTo(HashSet()) { it.toLong() }
+        set(ids) {
+            preferences.edit().putStringSet("set_aside", ids.mapTo(HashSet()) { "$it" }).commit()
+        }
+
+    /** The photos that wait for a class. */
+    fun unlabelled(photos: List<AlbumPhoto>): List<AlbumPhoto> {
+        val aside = setAside
+        return photos.filter { it.label == null && it.id !in aside }
+    }
+
+    /** The name of each class to show, if known, in the language that comes first. */
+    private var displayNames: List<String>
+        get() = preferences.getString("display_names", "").orEmpty().split('\n')
+        set(lines) {
+            preferences.edit().putString("display_names", lines.joinToString("\n")).commit()
+        }
+
+    /** The name by which people of the phone's language know a class. */
+    fun shown(name: String): String {
+        val place = classNames.indexOf(name)
+        return if (knowsDisplayNames && place >= 0) displayNames.getOrElse(place + 1) { name } else name
+    }
+
+    /** True if [shown] has the names in the phone's language, of the classes as they are now. */
+    val knowsDisplayNames: Boolean
+        get() = displayNames.let { it.first() == locale.toLanguageTag() && it.size == classNames.size + 1 }
+
+    /** Keep the classes with the names to show in [language]. */
+    fun keepClasses(
+        names: Map<String, String>,
+        language: Locale,
+    ) {
+        classNames = names.keys.toList()
+        displayNames = listOf(language.toLanguageTag()) + names.values
+    }
+
+    /** The language in which the app speaks. */
+    val locale: Locale get() = resources.configuration.locales[0]
 
     /** These decisions as a policy of the SDK. */
     val policy: Policy

@@ -24,12 +24,7 @@ class SettingsActivity : ScreenActivity() {
         row(R.id.local, R.string.keep_local, R.string.keep_local_text, settings.keepsModelLocal) {
             settings.keepsModelLocal = it
         }
-        row(R.id.class_counts, R.string.tell_counts, R.string.tell_counts_text, settings.tellsClassCounts) {
-            settings.tellsClassCounts = it
-        }
-        row(R.id.evaluation, R.string.tell_evaluation, R.string.tell_evaluation_text, settings.tellsEvaluation) {
-            settings.tellsEvaluation = it
-        }
+        showAnswers(settings)
         findViewById<TextView>(R.id.server).text = getString(R.string.joined_server, settings.link?.server.orEmpty())
         findViewById<Button>(R.id.withdraw).setOnClickListener { withdraw() }
         findViewById<Button>(R.id.erase_all).setOnClickListener {
@@ -72,16 +67,6 @@ class SettingsActivity : ScreenActivity() {
         showConditions()
     }
 
-    private fun row(
-        id: Int,
-        name: Int,
-        text: Int,
-        isOn: Boolean,
-        onChange: (Boolean) -> Unit,
-    ) {
-        findViewById<SettingRow>(id).show(name, text, isOn, onChange)
-    }
-
     private fun showConditions() {
         for (id in listOf(R.id.charging, R.id.unmetered, R.id.idle)) {
             findViewById<View>(id).isEnabled = app.settings.learnsInBackground
@@ -107,6 +92,9 @@ class SettingsActivity : ScreenActivity() {
     private fun withdraw() {
         app.settings.hasConsent = false
         app.settings.wasWithdrawn = true
+        // Who agrees again is asked again.
+        app.settings.tellsClassCounts = false
+        app.settings.tellsEvaluation = false
         app.schedule.apply()
         app.scope.launch { app.learning.close() }
         startActivity(

@@ -16,6 +16,9 @@ internal data class Status(
     val action: Action,
     val progress: Progress? = null,
 ) {
+    /** True if something went wrong. */
+    val isFailure: Boolean get() = icon == R.drawable.ic_warning
+
     /** The action on offer. */
     enum class Action { LEARN, CANCEL, RESUME, NONE }
 
@@ -104,7 +107,7 @@ internal data class Status(
                     )
                 is ClientState.Training ->
                     busy(
-                        resources.getString(R.string.training_title, state.round),
+                        resources.getString(R.string.training_title),
                         if (state.steps == 0L) {
                             resources.getString(R.string.training_begins)
                         } else {
@@ -137,7 +140,7 @@ internal data class Status(
                 is ClientState.Reported ->
                     Status(
                         R.drawable.ic_check,
-                        resources.getString(R.string.reported_title, state.round),
+                        resources.getString(R.string.reported_title),
                         resources.getString(R.string.reported_text),
                         Action.LEARN,
                     )

@@ -1,6 +1,7 @@
 package org.fedlens.app
 
 import android.app.Activity
+import android.view.View
 import android.widget.Button
 import android.widget.ImageView
 import android.widget.ProgressBar
@@ -11,6 +12,7 @@ internal class StatusCard(
     private val activity: Activity,
     private val app: FedLensApp,
 ) {
+    private val card = activity.findViewById<View>(R.id.status)
     private val icon = activity.findViewById<ImageView>(R.id.status_icon)
     private val title = activity.findViewById<TextView>(R.id.status_title)
     private val text = activity.findViewById<TextView>(R.id.status_text)
@@ -31,10 +33,12 @@ internal class StatusCard(
         }
     }
 
-    /** Show the current status. */
-    fun show() {
+    /** Show the current status; [isFirst] if learning is what the owner should do next. */
+    fun show(isFirst: Boolean = true) {
         val status = Status.of(activity.resources, facts())
         icon.setImageResource(status.icon)
+        card.showFailure(status.isFailure, title, text)
+        learn.emphasise(isFirst)
         // Screen readers announce every assignment, so an unchanged title is not set again.
         if (title.text.toString() != status.title) title.text = status.title
         text.text = status.text

@@ -47,7 +47,7 @@ class AndroidsRulesTest {
         val bars =
             listOf("notnight", "night").map { theme ->
                 RuntimeEnvironment.setQualifiers("+$theme")
-                val screen = open<ConsentActivity>().get()
+                val screen = open<EnrolActivity>().get()
                 val hasDarkButtons = attribute(screen, attr.windowLightNavigationBar) != 0
                 val isLight = Color.luminance(attribute(screen, attr.navigationBarColor)) > MIDDLE
                 isLight to hasDarkButtons

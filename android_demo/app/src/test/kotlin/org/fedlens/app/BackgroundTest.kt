@@ -310,7 +310,7 @@ class BackgroundTest {
             assertNull(app.settings.link)
             screen.press(R.id.start_anew)
             assertEquals(
-                ConsentActivity::class.java.name,
+                EnrolActivity::class.java.name,
                 shadowOf(screen).nextStartedActivity.component?.className,
             )
         }
@@ -347,7 +347,7 @@ class BackgroundTest {
             isLeft.countDown()
             until("sent on") { settings.get().isFinishing }
             val next = shadowOf(settings.get()).nextStartedActivity
-            assertEquals(ConsentActivity::class.java.name, next.component?.className)
+            assertEquals(EnrolActivity::class.java.name, next.component?.className)
 
             val again = open<EraseActivity>().get()
             assertEquals(app.getString(R.string.erase_title), again.text(R.id.erase_state))

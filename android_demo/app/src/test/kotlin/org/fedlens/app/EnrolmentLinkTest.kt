@@ -23,8 +23,10 @@ class EnrolmentLinkTest {
 
             val ca = link?.ca?.map { Base64.getUrlDecoder().decode(it).toHex() }
             val held = listOf(link?.server, link?.token, link?.pins, ca, link?.keys?.map { it.id.toHex() })
-            val texts = listOf("pins", "ca", "publishers").map { key -> vector[key].asJsonArray.map { it.asString } }
-            assertEquals("$vector", listOf(vector["server"].asString, vector["token"].asString) + texts, held)
+            val lists = listOf("pins", "ca", "publishers").map { key -> vector[key].asJsonArray.map { it.asString } }
+            assertEquals("$vector", listOf(vector["server"].asString, vector["token"].asString) + lists, held)
+            val texts = listOf("operator", "purpose").map { vector[it].asString }
+            assertEquals("$vector", texts, listOf(link?.operator, link?.purpose))
         }
     }
 

@@ -99,6 +99,8 @@ internal object Phone {
     ) {
         val link = EnrolmentLink.read(server.link + more) as EnrolmentLink.Reading.Good
         app.settings.hasConsent = true
+        app.settings.tellsClassCounts = true
+        app.settings.tellsEvaluation = true
         app.joining.join(link.link)
         until("joined") { app.settings.isEnrolled && app.joining.state.value == Joining.State.Joined }
         app.joining.seen()

@@ -21,6 +21,7 @@ import org.fedlens.proto.v1.ClassCounts
 import org.fedlens.proto.v1.ClientRole
 import org.fedlens.proto.v1.Codec
 import org.fedlens.proto.v1.CurrentModel
+import org.fedlens.proto.v1.DisplayNames
 import org.fedlens.proto.v1.EnrolResponse
 import org.fedlens.proto.v1.Evaluation
 import org.fedlens.proto.v1.FailureResponse
@@ -29,6 +30,7 @@ import org.fedlens.proto.v1.ForgetResponse
 import org.fedlens.proto.v1.HyperValue
 import org.fedlens.proto.v1.Instruction
 import org.fedlens.proto.v1.LocalPlan
+import org.fedlens.proto.v1.Manifest
 import org.fedlens.proto.v1.Receipt
 import org.fedlens.proto.v1.Rows
 import org.fedlens.proto.v1.Rule
@@ -50,19 +52,20 @@ import java.util.concurrent.atomic.AtomicInteger
 
 /**
  * A fake server for one phone and the bundle of the test vectors, with [rounds] rounds of training, each starting from
- * the previous result; over TLS if there is an [authority].
+ * the previous result; over TLS if there is an [authority]. Its classes have [displayNames] by language.
  */
 internal class PlayedServer(
     private val rounds: Int = 1,
     private val authority: HeldCertificate? = null,
     private val epochs: Int = 1,
+    private val displayNames: Map<String, List<String>> = emptyMap(),
 ) : Closeable {
     /** The fate of a request: answered, or lost before or after it is carried out. */
     enum class Fate { ANSWERED, LOST_BEFORE, LOST_AFTER }
 
     private val server = MockWebServer()
     private val blobs = HashMap<String, ByteArray>()
-    private val manifest = vector("bundle/manifest.pb").readBytes()
+    private val manifest = manifest()
     private var model = vector("plan/global.blob").readBytes()
 
     /** Bodies of updates as they arrived, in the order of arrival. */
@@ -100,6 +103,18 @@ internal class PlayedServer(
             }
         if (authority != null) server.useHttps(shown(authority).sslSocketFactory(), false)
         server.start()
+    }
+
+    private fun manifest(): ByteArray {
+        val plain = vector("bundle/manifest.pb").readBytes()
+        if (displayNames.isEmpty()) return plain
+        val names = displayNames.map { DisplayNames.newBuilder().setLanguage(it.key).addAllNames(it.value).build() }
+        return Manifest
+            .parseFrom(plain)
+            .toBuilder()
+            .addAllDisplayNames(names)
+            .build()
+            .toByteArray()
     }
 
     private fun shown(authority: HeldCertificate): HandshakeCertificates {

@@ -18,6 +18,7 @@ import org.junit.Test
 import org.junit.runner.RunWith
 import org.robolectric.Robolectric
 import org.robolectric.RobolectricTestRunner
+import org.robolectric.Shadows.shadowOf
 import org.robolectric.android.controller.ActivityController
 import org.robolectric.annotation.Config
 import org.robolectric.annotation.GraphicsMode
@@ -88,10 +89,13 @@ class ProcessDeathTest {
     }
 
     private fun join(server: PlayedServer): ActivityController<EnrolActivity> {
-        if (!app.settings.hasConsent) open<ConsentActivity>().get().press(R.id.agree)
         val screen = open<EnrolActivity>()
         screen.get().type(R.id.link, server.link)
         screen.get().press(R.id.join)
+        if (!app.settings.hasConsent) {
+            val consent = open<ConsentActivity>(shadowOf(screen.get()).nextStartedActivity).get()
+            for (answer in listOf(R.id.class_counts, R.id.evaluation, R.id.agree)) consent.press(answer)
+        }
         untilOrDeath("joined") { app.settings.isEnrolled && app.joining.state.value != Joining.State.Asking }
         return screen
     }

@@ -180,7 +180,7 @@ class ScreensTest {
             // The ground of the bar at the bottom reaches to the edge, its buttons do not.
             assertEquals(listOf(Insets.of(0, 24, 0, 0), 48), room(open<CollectActivity>().get(), bars))
             app.settings.isEnrolled = false
-            assertEquals(listOf(Insets.of(0, 24, 0, 300), 300), room(open<EnrolActivity>().get(), bars, keyboard))
+            assertEquals(listOf(Insets.of(0, 24, 0, 300), 0), room(open<EnrolActivity>().get(), bars, keyboard))
         }
     }
 
@@ -206,11 +206,14 @@ class ScreensTest {
             yield(open<AlbumActivity>().also { settled(it.get()) })
             yield(open<LearningActivity>().also { settled(it.get()) })
             yield(open<SentActivity>().also { settled(it.get()) })
+            yield(open<DetailsActivity>(details()).also { settled(it.get()) })
             yield(open<SettingsActivity>().also { settled(it.get()) })
             yield(open<EraseActivity>())
             val photo = checkNotNull(app.photos.all.value).first()
             yield(open<PhotoActivity>(PhotoActivity.intent(app, photo.id)).also { settled(it.get()) })
         }
+
+    private fun details() = DetailsActivity.intent(app, checkNotNull(app.learning.journal.value).first())
 
     /** The consent screen leads on by itself once consent is given. */
     private fun keepingConsent(): Intent? {

@@ -5,8 +5,10 @@ import android.content.Intent
 import android.database.sqlite.SQLiteDatabase
 import android.graphics.drawable.BitmapDrawable
 import android.net.ConnectivityManager
+import android.net.Uri
 import android.view.View
 import android.view.ViewGroup
+import android.widget.GridView
 import android.widget.ImageView
 import android.widget.ListView
 import android.widget.ScrollView
@@ -19,6 +21,7 @@ import org.fedlens.app.Phone.type
 import org.fedlens.app.Phone.until
 import org.fedlens.proto.v1.WaitReason
 import org.fedlens.sdk.ClientState
+import org.fedlens.sdk.store.JournalEntry
 import org.junit.Test
 import org.junit.runner.RunWith
 import org.robolectric.RobolectricTestRunner
@@ -64,9 +67,12 @@ class ScreenshotsTest {
             spreadOverDays()
             Phone.addPhoto("emu", PHOTOS, label = null)
             Phone.addPhoto("cat", clearest("cat"), label = null)
-            shoot(listOf("collect", "photo", "album", "learning", "sent", "never", "settings", "erase"), everyTheme)
-            shoot(listOf("collect", "learning", "sent", "settings"), listOf(german))
+            val filled = listOf("collect", "label", "photo", "album", "learning", "sent", "details", "settings", "erase")
+            shoot(filled + "never", everyTheme)
+            shoot(listOf("collect", "label", "learning", "sent", "settings"), listOf(german))
             shoot(listOf("collect", "album", "learning", "settings", "collect-below", "settings-below"), listOf(large))
+            shoot(listOf("collect", "label", "album", "learning", "settings"), listOf(tablet))
+            shoot(listOf("collect", "label"), listOf(landscape))
             shoot(listOf("no-network", "training"), everyTheme)
             server.waitReason = WaitReason.WAIT_REASON_NEXT_ROUND
             shoot(listOf("waiting"), everyTheme)
@@ -80,11 +86,14 @@ class ScreenshotsTest {
         val name: String,
         val qualifiers: String,
         val fontScale: Float = 1f,
+        val height: Int? = null,
     )
 
-    private val everyTheme = listOf(Look("light", "+en-notnight"), Look("dark", "+en-night"))
-    private val german = Look("de", "+de-notnight")
-    private val large = Look("large", "+de-notnight", 2f)
+    private val everyTheme = listOf(Look("light", "+en-w360dp-notnight"), Look("dark", "+en-w360dp-night"))
+    private val german = Look("de", "+de-w360dp-notnight")
+    private val large = Look("large", "+de-w360dp-notnight", 2f)
+    private val tablet = Look("tablet", "+en-w900dp-notnight", height = TABLET_HEIGHT)
+    private val landscape = Look("landscape", "+en-w760dp-notnight", height = LANDSCAPE_HEIGHT)
 
     private fun shoot(
         names: List<String>,
@@ -95,7 +104,7 @@ class ScreenshotsTest {
             RuntimeEnvironment.setQualifiers(look.qualifiers)
             RuntimeEnvironment.setFontScale(look.fontScale)
             for (name in names) {
-                RuntimeEnvironment.setQualifiers("+h${HEIGHTS[name] ?: HEIGHT}dp")
+                RuntimeEnvironment.setQualifiers("+h${look.height ?: HEIGHTS[name] ?: HEIGHT}dp")
                 val screen = screen(name, link())
                 until("the pictures of $name") {
                     images(screen.get().window.decorView).all { (it.drawable as? BitmapDrawable)?.bitmap != null }
@@ -123,6 +132,8 @@ class ScreenshotsTest {
             "training" -> training()
             "waiting" -> waiting()
             "photo" -> open<PhotoActivity>(newest()).also { settled() }
+            "label" -> label()
+            "details" -> details()
             "album" -> open<AlbumActivity>()
             "learning" -> open<LearningActivity>()
             "sent" -> open<SentActivity>()
@@ -149,7 +160,7 @@ class ScreenshotsTest {
     private fun consent(): ActivityController<ConsentActivity> {
         // The screen leads on by itself once consent is given.
         app.settings.hasConsent = false
-        return open<ConsentActivity>()
+        return open<ConsentActivity>(Intent(Intent.ACTION_VIEW, Uri.parse(LINK)))
     }
 
     private fun enrol(link: String): ActivityController<EnrolActivity> {
@@ -164,6 +175,22 @@ class ScreenshotsTest {
         screen.get().press(R.id.join)
         until("refused") { app.joining.state.value is Joining.State.Failed && screen.get().isShown(R.id.joining) }
         screen.get().type(R.id.link, LINK)
+        return screen
+    }
+
+    private fun label(): ActivityController<LabelActivity> {
+        val screen = open<LabelActivity>()
+        val grid = screen.get().findViewById<GridView>(R.id.photos)
+        until("cells") { grid.childCount == 2 }
+        grid.getChildAt(0).performClick()
+        settled()
+        return screen
+    }
+
+    private fun details(): ActivityController<DetailsActivity> {
+        val results = checkNotNull(app.learning.journal.value).filterIsInstance<JournalEntry.Upload>()
+        val screen = open<DetailsActivity>(DetailsActivity.intent(app, results.first()))
+        until("details") { screen.get().isShown(R.id.upload_round) }
         return screen
     }
 
@@ -284,7 +311,8 @@ class ScreenshotsTest {
 
     private companion object {
         const val ADDRESS = "https://fl.example.org"
-        const val LINK = "fedlens://enrol?server=$ADDRESS&token=q1yF0v7cXjN3"
+        const val PURPOSE = "To%20tell%20animals%20apart%20in%20photos."
+        const val LINK = "fedlens://enrol?server=$ADDRESS&token=q1yF0v7cXjN3&operator=Zoo%20Heidelberg&purpose=$PURPOSE"
         const val ROUNDS = 7
         const val EPOCHS = 2
         const val STEPS = 6
@@ -296,16 +324,18 @@ class ScreenshotsTest {
         const val CANDIDATES = 12
         const val APART_MS = 9_480_000
         const val HEIGHT = 760
+        const val TABLET_HEIGHT = 900
+        const val LANDSCAPE_HEIGHT = 400
 
         // Those that scroll, so that a picture shows all of them.
         val HEIGHTS =
             mapOf(
-                "consent" to 1170,
+                "consent" to 1640,
                 "settings" to 1185,
-                "learning" to 900,
-                "training" to 940,
+                "learning" to 960,
+                "training" to 1000,
                 "sent" to 900,
-                "collect" to 850,
+                "collect" to 900,
                 "no-network" to 880,
                 "waiting" to 880,
             )

@@ -2,12 +2,17 @@ package org.fedlens.app
 
 import android.content.Intent
 import android.content.res.Configuration
+import android.graphics.Bitmap
+import android.graphics.Canvas
+import android.graphics.Color
 import android.provider.MediaStore
 import android.view.View
 import android.view.ViewGroup
 import android.widget.Button
 import android.widget.ListView
 import android.widget.TextView
+import com.google.zxing.BarcodeFormat
+import com.google.zxing.qrcode.QRCodeWriter
 import kotlinx.coroutines.launch
 import okhttp3.tls.HeldCertificate
 import org.fedlens.app.Phone.isShown
@@ -29,6 +34,7 @@ import org.robolectric.RuntimeEnvironment
 import org.robolectric.Shadows.shadowOf
 import org.robolectric.annotation.Config
 import org.robolectric.annotation.GraphicsMode
+import java.io.ByteArrayOutputStream
 import java.util.concurrent.CountDownLatch
 
 /** From consent to *What left this phone*, with the SDK's client and a server that plays the protocol. */
@@ -41,16 +47,23 @@ class StoryTest {
     @Test
     fun `from consent to what left this phone`() {
         PlayedServer().use { server ->
-            assertEquals(ConsentActivity::class.java, open<CollectActivity>().get().next())
-            val consent = open<ConsentActivity>().get()
-            assertFalse(app.clientFolder.exists())
-            consent.press(R.id.agree)
-            assertEquals(EnrolActivity::class.java, consent.next())
-
+            assertEquals(EnrolActivity::class.java, open<CollectActivity>().get().next())
             val enrol = open<EnrolActivity>().get()
-            enrol.type(R.id.link, server.link)
+            enrol.type(R.id.link, server.link + "&operator=Zoo&purpose=Knowing%20animals")
             assertTrue(enrol.text(R.id.link_server).contains("http://127.0.0.1"))
             enrol.press(R.id.join)
+
+            // Who and why comes with the question, and each answer is off.
+            val consent = open<ConsentActivity>(shadowOf(enrol).nextStartedActivity).get()
+            assertEquals(app.getString(R.string.link_operator, "Zoo"), consent.text(R.id.link_operator))
+            assertEquals(app.getString(R.string.link_purpose, "Knowing animals"), consent.text(R.id.link_purpose))
+            val answers = listOf(R.id.class_counts, R.id.evaluation)
+            assertTrue(answers.none { consent.findViewById<SettingRow>(it).isOn })
+            assertFalse(app.settings.hasConsent || app.clientFolder.exists())
+            assertEquals(emptyList<String>(), server.requests)
+            answers.forEach { consent.press(it) }
+            consent.press(R.id.agree)
+            assertEquals(EnrolActivity::class.java, consent.next())
             until("joined") { enrol.isFinishing }
             assertEquals(listOf("cat", "dog", "emu"), app.settings.classNames)
 
@@ -73,10 +86,90 @@ class StoryTest {
             val sent = open<SentActivity>().get()
             until("what was sent") { sent.findViewById<ListView>(R.id.uploads).adapter.count > 3 }
             val texts = texts(sent.findViewById(R.id.uploads))
-            assertTrue("$texts", texts.any { it.startsWith(app.getString(R.string.sent_result, PlayedServer.TASK, 1)) })
-            assertTrue("$texts", texts.any { it.startsWith("classifier.weight: 3 × 6") })
+            assertTrue("$texts", texts.any { it.startsWith(app.getString(R.string.sent_result)) })
             assertTrue("$texts", texts.contains(app.resources.getQuantityString(R.plurals.answer_photos, 1, 1)))
             assertTrue("$texts", texts.contains(app.resources.getStringArray(R.array.what_never_leaves)[0]))
+            assertTrue("$texts", texts.none { "classifier" in it })
+
+            val details = open<DetailsActivity>(DetailsActivity.intent(app, newest())).get()
+            until("details") { details.isShown(R.id.upload_round) }
+            assertEquals(app.getString(R.string.details_round, PlayedServer.TASK, 1), details.text(R.id.upload_round))
+            val lines = texts(details.findViewById(R.id.upload_tensors))
+            assertTrue("$lines", lines.any { it.startsWith("classifier.weight: 3 × 6") })
+        }
+    }
+
+    private fun newest() = checkNotNull(app.learning.journal.value).first()
+
+    @Test
+    fun `a server that was not consented to is asked about again`() {
+        PlayedServer().use { server ->
+            app.settings.hasConsent = true
+            app.settings.consentedTo = "https://another.example.org"
+            val enrol = open<EnrolActivity>().get()
+            enrol.type(R.id.link, server.link)
+            assertEquals(app.getString(R.string.read_on), enrol.text(R.id.join))
+            enrol.press(R.id.join)
+            assertEquals(ConsentActivity::class.java, enrol.next())
+            assertEquals(Joining.State.Idle, app.joining.state.value)
+        }
+    }
+
+    @Test
+    fun `a QR code is read in the camera's picture, and a picture without one is explained`() {
+        val enrol = open<EnrolActivity>().get()
+        val link = "fedlens://enrol?server=https://fl.example.org&token=" + "t".repeat(300)
+        photograph(enrol, Drawn.photo("cat", 1))
+        until("explained") { enrol.text(R.id.link_problem) == app.getString(R.string.scan_nothing) }
+        photograph(enrol, qrCode(link))
+        until("read") { enrol.text(R.id.link) == link }
+        assertFalse(CaptureProvider.file(app).exists())
+        assertTrue(enrol.findViewById<Button>(R.id.join).isEnabled)
+    }
+
+    private fun photograph(
+        screen: EnrolActivity,
+        picture: ByteArray,
+    ) {
+        screen.press(R.id.scan)
+        val asked = shadowOf(screen).nextStartedActivityForResult
+        assertEquals(MediaStore.ACTION_IMAGE_CAPTURE, asked.intent.action)
+        checkNotNull(app.contentResolver.openOutputStream(CaptureProvider.ADDRESS, "w")).use { it.write(picture) }
+        shadowOf(screen).receiveResult(asked.intent, android.app.Activity.RESULT_OK, null)
+    }
+
+    /** A photo of a QR code: askew on a grey ground, as JPEG, larger than what is decoded at once. */
+    private fun qrCode(text: String): ByteArray {
+        val code = QRCodeWriter().encode(text, BarcodeFormat.QR_CODE, CODE_PX, CODE_PX)
+        val pixels = IntArray(CODE_PX * CODE_PX) { if (code[it % CODE_PX, it / CODE_PX]) Color.BLACK else Color.WHITE }
+        val photo = Bitmap.createBitmap(PHOTO_WIDTH, PHOTO_HEIGHT, Bitmap.Config.ARGB_8888)
+        val canvas = Canvas(photo)
+        canvas.drawColor(Color.GRAY)
+        canvas.rotate(ASKEW_DEGREES, PHOTO_WIDTH / 2f, PHOTO_HEIGHT / 2f)
+        val drawn = Bitmap.createBitmap(pixels, CODE_PX, CODE_PX, Bitmap.Config.ARGB_8888)
+        canvas.drawBitmap(drawn, (PHOTO_WIDTH - CODE_PX) / 2f, (PHOTO_HEIGHT - CODE_PX) / 2f, null)
+        return ByteArrayOutputStream().also { photo.compress(Bitmap.CompressFormat.JPEG, 90, it) }.toByteArray()
+    }
+
+    @Test
+    fun `labels are shown in the language of the phone, and stay what they are`() {
+        PlayedServer(displayNames = mapOf("de" to listOf("Katze", "Hund", "Emu"))).use { server ->
+            RuntimeEnvironment.setQualifiers("+de")
+            Phone.join(server)
+            Phone.addPhoto("cat", 1)
+            val photo = checkNotNull(app.photos.all.value).single()
+            val screen = open<PhotoActivity>(PhotoActivity.intent(app, photo.id)).get()
+            until("labels") { screen.findViewById<ViewGroup>(R.id.classes).childCount == 3 }
+            val shown = texts(screen.findViewById(R.id.classes)).filter { it.all(Char::isLetter) && it.isNotEmpty() }
+            assertEquals(listOf("Katze", "Hund", "Emu"), shown)
+            screen.findViewById<ViewGroup>(R.id.classes).getChildAt(1).performClick()
+            until("labelled") { app.photos.all.value?.single()?.label == "dog" }
+
+            // Another language, of which the bundle has no names.
+            RuntimeEnvironment.setQualifiers("+en")
+            app.scope.launch { app.learning.findModel() }
+            until("as they are") { app.settings.knowsDisplayNames }
+            assertEquals("cat", app.settings.shown("cat"))
         }
     }
 
@@ -154,13 +247,14 @@ class StoryTest {
     fun `an invitation from elsewhere waits for consent and joins nothing by itself`() {
         PlayedServer().use { server ->
             val invitation = Intent(Intent.ACTION_VIEW, android.net.Uri.parse(server.link))
-            val refused = open<EnrolActivity>(invitation).get()
-            val asked = shadowOf(refused).nextStartedActivity
-            assertEquals(ConsentActivity::class.java.name, asked.component?.className)
-            val consent = open<ConsentActivity>(asked).get()
-            consent.press(R.id.agree)
-            val enrol = open<EnrolActivity>(shadowOf(consent).nextStartedActivity).get()
+            val enrol = open<EnrolActivity>(invitation).get()
             assertEquals(server.link, enrol.text(R.id.link))
+            assertNull(enrol.next())
+            enrol.press(R.id.join)
+            val asked = shadowOf(enrol).nextStartedActivity
+            assertEquals(ConsentActivity::class.java.name, asked.component?.className)
+            open<ConsentActivity>(asked).get().press(R.id.not_now)
+            assertFalse(app.settings.hasConsent)
             assertEquals(emptyList<String>(), server.requests)
         }
     }
@@ -209,15 +303,18 @@ class StoryTest {
     }
 
     @Test
-    fun `each wrong link is explained`() {
-        app.settings.hasConsent = true
+    fun `a bad link disables Join and says why`() {
         val enrol = open<EnrolActivity>().get()
-        enrol.press(R.id.join)
-        assertEquals(app.getString(R.string.link_empty), enrol.text(R.id.link_problem))
+        val join = enrol.findViewById<Button>(R.id.join)
+        assertFalse(join.isEnabled || enrol.isShown(R.id.link_problem))
         enrol.type(R.id.link, "fedlens://enrol?server=http://fl.example.org&token=a")
         val said = app.getString(R.string.link_server_not_secure, "http://fl.example.org")
         assertEquals(said, enrol.text(R.id.link_problem))
-        assertFalse(enrol.isShown(R.id.joining))
+        assertFalse(join.isEnabled || enrol.isShown(R.id.invitation))
+        enrol.type(R.id.link, "fedlens://enrol?server=https://fl.example.org&token=a")
+        assertTrue(join.isEnabled && enrol.isShown(R.id.invitation))
+        assertFalse(enrol.isShown(R.id.link_problem))
+        assertEquals(app.getString(R.string.link_operator_missing), enrol.text(R.id.link_operator))
     }
 
     private fun texts(view: View): List<String> =
@@ -228,4 +325,11 @@ class StoryTest {
             is TextView -> listOf(view.text.toString())
             else -> emptyList()
         }
+
+    private companion object {
+        const val CODE_PX = 1_400
+        const val PHOTO_WIDTH = 3_000
+        const val PHOTO_HEIGHT = 2_400
+        const val ASKEW_DEGREES = 7f
+    }
 }

@@ -17,10 +17,11 @@ import org.fedlens.sdk.training.Assignments
 import org.fedlens.sdk.training.Predictor
 import org.fedlens.sdk.training.Requirements
 import java.io.File
+import java.util.Locale
 
 /**
  * The client loop, on the client's thread. Only one of [runOnce] and [learnOfModel] runs at a time; [predict],
- * [classNames] and [fetchModel] run beside them on another thread.
+ * [classNames], [displayNames] and [fetchModel] run beside them on another thread.
  */
 internal class ClientLoop(
     private val configuration: ClientConfiguration,
@@ -74,7 +75,11 @@ internal class ClientLoop(
     }
 
     /** See [FedLensClient.classNames]. */
-    suspend fun classNames(): List<String> = model(null)?.let { predictor.classNames(it) }.orEmpty()
+    suspend fun classNames(): List<String> = model(null)?.let { predictor.manifest(it).classNamesList }.orEmpty()
+
+    /** See [FedLensClient.displayNames]. */
+    suspend fun displayNames(locale: Locale): Map<String, String> =
+        model(null)?.let { Manifests.displayNames(predictor.manifest(it), locale) }.orEmpty()
 
     /** Tell the server to delete everything about this client; true if an update cannot be taken back. */
     suspend fun forget(): Boolean =

@@ -27,6 +27,7 @@ import org.fedlens.sdk.store.StateFolder
 import java.io.Closeable
 import java.io.File
 import java.io.IOException
+import java.util.Locale
 import java.util.concurrent.Executors
 
 /**
@@ -209,6 +210,13 @@ public class FedLensClient internal constructor(
      * training; without the bundle's manifest, it fetches that over any network.
      */
     public suspend fun classNames(): List<String> = inThread(predicting) { aside { it.loop.classNames() } }
+
+    /**
+     * The name of each class to show to people, in label order: the bundle's in the language of [locale], or in a more
+     * general one; else the class name itself. Otherwise as [classNames].
+     */
+    public suspend fun displayNames(locale: Locale): Map<String, String> =
+        inThread(predicting) { aside { it.loop.displayNames(locale) } }
 
     /**
      * Stop running work, tell the server to delete everything about this client, then delete its identity and state.

@@ -35,6 +35,7 @@ internal class ManifestCheck(
             }
             val classes = classNamesList
             need(classes.size >= 2 && isEachOnce(classes)) { "class names must be two or more, each once: $classes" }
+            checkDisplayNames(classes.size)
             need(batch in 1..MAX_BATCH) { "batch ${unsigned(batch)}; allowed are 1 to $MAX_BATCH" }
             need(lastBatchValue != LastBatch.LAST_BATCH_UNSPECIFIED_VALUE) { "last_batch is unset" }
         }
@@ -44,6 +45,29 @@ internal class ManifestCheck(
         checkPrograms()
         ProgramCheck(manifest).run()
         checkPublic()
+    }
+
+    private fun checkDisplayNames(classes: Int) {
+        val languages = manifest.displayNamesList.map { it.language }
+        need(languages.size <= MAX_LANGUAGES) {
+            "display names in ${languages.size} languages; allowed are $MAX_LANGUAGES"
+        }
+        need(languages == languages.toSortedSet().toList()) {
+            "display names must be sorted by language, each once: $languages"
+        }
+        for (shown in manifest.displayNamesList) {
+            val where = "display names in '${shown.language}'"
+            need(LANGUAGE.matches(shown.language)) { "$where: not a language tag such as 'de' or 'pt-BR'" }
+            need(shown.namesCount == classes) { "$where: ${shown.namesCount} names of $classes classes" }
+            need(isEachOnce(shown.namesList)) { "$where: two classes have the same name: ${shown.namesList}" }
+            for (name in shown.namesList) {
+                val size = name.toByteArray().size
+                need(size in 1..MAX_DISPLAY_NAME_BYTES) {
+                    "$where: a name of $size bytes; allowed are 1 to $MAX_DISPLAY_NAME_BYTES"
+                }
+                need(name.all { it >= ' ' }) { "$where: a name has a control character" }
+            }
+        }
     }
 
     private fun checkTensors() {
@@ -212,6 +236,11 @@ internal class ManifestCheck(
         const val MAX_VIEWS = 16
         const val MAX_STORED_VIEWS = 64
         const val MAX_CONCATENATED = 64
+        const val MAX_LANGUAGES = 64
+        const val MAX_DISPLAY_NAME_BYTES = 200
+
+        // RFC 5646, section 2.1: language, script, region; in the letter case that its section 2.1.1 recommends.
+        val LANGUAGE = Regex("[a-z]{2,3}(-[A-Z][a-z]{3})?(-([A-Z]{2}|[0-9]{3}))?")
         const val MAX_ELEMENTS = 1L shl 40
 
         fun isNumber(dtype: Dtype) = dtype == Dtype.DTYPE_FLOAT32 || dtype == Dtype.DTYPE_INT64

@@ -9,6 +9,7 @@ import org.fedlens.proto.v1.Program
 import org.fedlens.proto.v1.ProgramFormat
 import org.fedlens.proto.v1.TensorSelector
 import org.fedlens.sdk.ManifestException.Reason
+import java.util.Locale
 
 /** Functions that read and query manifests. */
 internal object Manifests {
@@ -46,6 +47,21 @@ internal object Manifests {
             .setSha256(part.sha256)
             .setSize(part.size)
             .build()
+    }
+
+    /**
+     * The name of each class as [locale] has it, in label order: the bundle's for that language, or for a more general
+     * one (RFC 4647, lookup), else the class name.
+     */
+    fun displayNames(
+        manifest: Manifest,
+        locale: Locale,
+    ): Map<String, String> {
+        val ranges = listOf(Locale.LanguageRange(locale.toLanguageTag()))
+        val tag = Locale.lookupTag(ranges, manifest.displayNamesList.map { it.language })
+        // `lookupTag` gives its tag in small letters.
+        val found = manifest.displayNamesList.firstOrNull { it.language.equals(tag, ignoreCase = true) }
+        return manifest.classNamesList.zip(found?.namesList ?: manifest.classNamesList).toMap()
     }
 
     /**

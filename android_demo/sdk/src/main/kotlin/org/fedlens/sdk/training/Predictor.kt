@@ -92,12 +92,11 @@ internal class Predictor(
     suspend fun fetch(model: CurrentModel): Unit = turn.withLock { obtain(model) }
 
     /**
-     * The names of the classes, in label order, of this model's bundle, whose manifest is small enough for any network.
+     * The manifest of this model's bundle, small enough for any network.
      *
      * @throws org.fedlens.sdk.AssignmentException The bundle cannot be used.
      */
-    suspend fun classNames(model: CurrentModel): List<String> =
-        turn.withLock { open(model, anywhere).manifest.classNamesList }
+    suspend fun manifest(model: CurrentModel): Manifest = turn.withLock { open(model, anywhere).manifest }
 
     override fun close() = opened.close()
 

@@ -40,6 +40,7 @@ import org.junit.Test
 import org.junit.rules.TemporaryFolder
 import java.io.File
 import java.util.Base64
+import java.util.Locale
 
 class PlanVectorsTest {
     @get:Rule
@@ -175,5 +176,21 @@ class PlanVectorsTest {
                 assertThrows(vector.string("name"), ManifestException::class.java) { Manifests.parse(raw) }
             assertEquals(vector.string("name"), ManifestException.Reason.INVALID, refused.reason)
         }
+    }
+
+    @Test
+    fun `classes are shown in the language of the phone, or in a more general one, or as they are`() {
+        val manifest: Manifest = JsonMessages.of(vectors.getAsJsonObject("manifests").getAsJsonObject("filled"))
+        val shown =
+            listOf("de", "de-AT", "pt-BR", "pt", "zh-Hant-TW", "en").associateWith { tag ->
+                Manifests.displayNames(manifest, Locale.forLanguageTag(tag)).values.toList()
+            }
+
+        val names = listOf("cat", "dog")
+        val expected =
+            listOf(listOf("Katze", "Hund"), listOf("Katze", "Hund"), listOf("gato", "cachorro"), names) +
+                listOf(listOf("貓", "狗"), names)
+        assertEquals(shown.keys.zip(expected).toMap(), shown)
+        assertEquals(names, Manifests.displayNames(manifest, Locale.GERMAN).keys.toList())
     }
 }

@@ -249,7 +249,7 @@ internal class AssignmentsTest : TestClients() {
                 { client.assignments.carryOut(client.assignment(wholePlan()), onlyTest = false) },
                 { client.predictor.predict(client.model(), photo) },
                 { client.assignments.embedNew(client.model(), onlyTest = false) },
-                { client.predictor.classNames(client.model()) },
+                { client.predictor.manifest(client.model()) },
             )
         for (use in uses) {
             val error = assertThrows(AssignmentException::class.java) { runBlocking { use() } }
@@ -290,7 +290,7 @@ internal class AssignmentsTest : TestClients() {
     fun `photos are embedded when they arrive, and the names of the classes are listed`() {
         val client = client()
         val model = client.model()
-        assertEquals(listOf("cat", "dog"), runBlocking { client.predictor.classNames(model) })
+        assertEquals(listOf("cat", "dog"), runBlocking { client.predictor.manifest(model).classNamesList })
         assertEquals(20, runBlocking { client.assignments.embedNew(model, onlyTest = false) })
         client.album.add("cat", 1, first = 30)
         assertEquals(1, runBlocking { client.assignments.embedNew(model, onlyTest = false) })

@@ -53,7 +53,7 @@ internal class BundleTrustTest : TestClients() {
     }
 
     private fun TestClient.listClasses() {
-        runBlocking { predictor.classNames(model()) }
+        runBlocking { predictor.manifest(model()) }
     }
 
     private val trainings = listOf<TestClient.() -> Unit>({ train() }, { evaluate() })
