@@ -176,7 +176,7 @@ internal class ClientLoop(
     }
 
     private suspend fun checkIn(holdMs: Int = settings.holdMs): CheckInResponse {
-        val photos = if (onlyTest) 0 else configuration.album.photos().photos.count { !it.isTest }
+        val photos = if (onlyTest) 0 else configuration.album.examples().labelled.count { !it.isTest }
         val offered = if (photos < settings.policy().leastTrainPhotos) 0 else photos
         return transport.checkIn(
             CheckInRequest

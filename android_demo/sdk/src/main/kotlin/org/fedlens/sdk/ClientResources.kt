@@ -4,7 +4,7 @@ import kotlinx.coroutines.CoroutineDispatcher
 import kotlinx.coroutines.delay
 import org.fedlens.sdk.ClientSettings.Isolation
 import org.fedlens.sdk.EngineException.Reason
-import org.fedlens.sdk.album.Album
+import org.fedlens.sdk.album.ExampleSource
 import org.fedlens.sdk.engine.CrashLog
 import org.fedlens.sdk.engine.Engine
 import org.fedlens.sdk.engine.ProgramEngine
@@ -47,7 +47,7 @@ import java.io.File
 internal class ClientConfiguration(
     val server: String,
     val folder: File,
-    val album: Album,
+    val album: ExampleSource,
     val platform: Platform,
     val settings: ClientSettings,
     val transportOf: (secret: ByteArray, reporter: EventReporter) -> Transport = { secret, reporter ->

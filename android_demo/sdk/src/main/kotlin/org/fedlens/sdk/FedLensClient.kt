@@ -20,13 +20,15 @@ import kotlinx.coroutines.runBlocking
 import kotlinx.coroutines.sync.Mutex
 import kotlinx.coroutines.sync.withLock
 import kotlinx.coroutines.withContext
-import org.fedlens.sdk.album.Album
+import org.fedlens.sdk.album.ExampleSource
+import org.fedlens.sdk.album.Features
 import org.fedlens.sdk.model.Adoption
 import org.fedlens.sdk.model.Model
 import org.fedlens.sdk.model.Models
 import org.fedlens.sdk.store.Floors
 import org.fedlens.sdk.store.Journal
 import org.fedlens.sdk.store.StateFolder
+import org.fedlens.sdk.training.PhotoReader
 import java.io.Closeable
 import java.io.File
 import java.io.IOException
@@ -68,7 +70,7 @@ public class FedLensClient internal constructor(
      *
      * @param server Address of the server, such as `https://fl.example.org:8443`.
      * @param folder Folder for persistent state; bound to this server, used by one process at a time.
-     * @param album Source of the photos.
+     * @param album Source of the examples.
      * @param platform Platform services: running programs, decoding photos, opening databases.
      * @param settings Settings of the client.
      * @param onEvent Called with every event on the client's thread; it must return quickly, and must neither throw nor
@@ -78,7 +80,7 @@ public class FedLensClient internal constructor(
     public constructor(
         server: String,
         folder: File,
-        album: Album,
+        album: ExampleSource,
         platform: Platform,
         settings: ClientSettings,
         onEvent: (Event) -> Unit = {},
@@ -180,7 +182,23 @@ public class FedLensClient internal constructor(
     public suspend fun predict(
         photo: File,
         task: Long? = null,
-    ): Map<String, Double> = inThread(predicting) { aside { it.loop.models.predict(photo, task) } }
+    ): Map<String, Double> = predict(task) { features(photo.readBytes()) }
+
+    /** [predict] from the bytes of a photo's file. */
+    public suspend fun predict(
+        photo: ByteArray,
+        task: Long? = null,
+    ): Map<String, Double> = predict(task) { features(photo) }
+
+    /**
+     * [predict] from what the bundle's frozen backbone makes of an example, as in [Features].
+     *
+     * @throws EngineException With `BAD_INPUT` if they are not as many finite numbers as the model takes.
+     */
+    public suspend fun predict(
+        features: FloatArray,
+        task: Long? = null,
+    ): Map<String, Double> = predict(task) { given(features) }
 
     /**
      * The probability of each class by a model of [models], to see what another one than that in use predicts. It is
@@ -191,7 +209,8 @@ public class FedLensClient internal constructor(
     public suspend fun predict(
         photo: File,
         model: Model,
-    ): Map<String, Double> = inThread(predicting) { aside { it.loop.models.predict(photo, model) } }
+    ): Map<String, Double> =
+        inThread(predicting) { aside { it.loop.models.predict({ features(photo.readBytes()) }, model) } }
 
     /**
      * The models of a task on this phone, with their last results on the phone's own test photos. It fetches nothing
@@ -289,6 +308,11 @@ public class FedLensClient internal constructor(
             predictions.shutdown()
         }
     }
+
+    private suspend fun predict(
+        task: Long?,
+        input: PhotoReader.() -> FloatArray,
+    ): Map<String, Double> = inThread(predicting) { aside { it.loop.models.predict(input, task) } }
 
     private suspend fun run(rounds: Int?) {
         inThread {

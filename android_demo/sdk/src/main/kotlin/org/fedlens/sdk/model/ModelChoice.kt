@@ -8,11 +8,11 @@ import org.fedlens.sdk.AssignmentException.Reason
 import org.fedlens.sdk.Event
 import org.fedlens.sdk.FedLensException
 import org.fedlens.sdk.StateException
-import org.fedlens.sdk.album.Album
-import org.fedlens.sdk.album.AlbumSnapshot
+import org.fedlens.sdk.album.ExampleSource
+import org.fedlens.sdk.album.Examples
 import org.fedlens.sdk.sha256
 import org.fedlens.sdk.training.NotHere
-import java.io.File
+import org.fedlens.sdk.training.PhotoReader
 
 /**
  * The choice among the models of this phone: which one predicts, and when a newer one takes its place. Rounds do not
@@ -24,30 +24,30 @@ import java.io.File
 internal class ModelChoice(
     private val store: ModelStore,
     private val predictor: Predictor,
-    private val album: Album,
+    private val album: ExampleSource,
     private val adoption: Adoption,
     private val onlyTest: () -> Boolean,
     private val emit: (Event) -> Unit,
 ) {
     /** See [org.fedlens.sdk.FedLensClient.predict]. */
     suspend fun predict(
-        photo: File,
+        input: PhotoReader.() -> FloatArray,
         task: Long?,
     ): Map<String, Double> {
         val model = announced(task)
         return try {
-            predict(photo, store.kept(model))
+            predict(input, store.kept(model))
         } catch (_: StateException) {
             // A result that was delivered meanwhile has replaced the newest version and its client state.
-            predict(photo, store.kept(model))
+            predict(input, store.kept(model))
         }
     }
 
     /** See [org.fedlens.sdk.FedLensClient.predict] with a model. */
     suspend fun predict(
-        photo: File,
+        input: PhotoReader.() -> FloatArray,
         model: Model,
-    ): Map<String, Double> = predictor.predict(store.kept(announced(model.task)).find(model), photo).first
+    ): Map<String, Double> = predictor.predict(store.kept(announced(model.task)).find(model), input).first
 
     /** See [org.fedlens.sdk.FedLensClient.fetchModel]. */
     suspend fun fetchModel(task: Long?) {
@@ -107,27 +107,27 @@ internal class ModelChoice(
     }
 
     private suspend fun predict(
-        photo: File,
+        input: PhotoReader.() -> FloatArray,
         kept: Kept,
     ): Map<String, Double> {
         val inUse = kept.inUse
-        if (inUse == null || follows(kept)) return predictByNewest(photo, kept, inUse)
+        if (inUse == null || follows(kept)) return predictByNewest(input, kept, inUse)
         return try {
-            predictor.predict(inUse, photo, kept.newer).first
+            predictor.predict(inUse, input, kept.newer).first
         } catch (refused: AssignmentException) {
             // Its publisher has withdrawn it, for instance.
             if (kept.newer == null || refused.reason != Reason.POLICY) throw refused
-            predictByNewest(photo, kept, other = null)
+            predictByNewest(input, kept, other = null)
         }
     }
 
     private suspend fun predictByNewest(
-        photo: File,
+        input: PhotoReader.() -> FloatArray,
         kept: Kept,
         other: Version?,
     ): Map<String, Double> {
         val newest = kept.newest
-        val (found, used) = predictor.predict(newest, photo, other.takeIf { it !== newest })
+        val (found, used) = predictor.predict(newest, input, other.takeIf { it !== newest })
         if (used === kept.newer) adopt(used, kept)
         return found
     }
@@ -152,14 +152,14 @@ internal class ModelChoice(
 
     /** Test the versions that can be used here on the same photos, and store the results. */
     private suspend fun test(kept: Kept): Map<Version, Tested> {
-        val snapshot = album.photos()
+        val snapshot = album.examples()
         val runs = HashMap<Version, Run>()
         for (version in listOfNotNull(kept.inUse, kept.newer, kept.previous)) {
             run(version, snapshot, mayFetch = version !== kept.previous)?.let { runs[version] = it }
         }
         val known = runs.values.flatMapTo(HashSet()) { it.classNames }
         val counted =
-            snapshot.photos
+            snapshot.labelled
                 .filter { photo -> (onlyTest() || photo.isTest) && photo.label in known }
                 .filter { photo -> runs.values.all { photo.label !in it.classNames || photo.entry in it.predicted } }
                 .sortedBy { it.entry }
@@ -176,7 +176,7 @@ internal class ModelChoice(
     /** What a version predicts; null if it is not here or must not be used here. */
     private suspend fun run(
         version: Version,
-        photos: AlbumSnapshot,
+        photos: Examples,
         mayFetch: Boolean,
     ): Run? =
         try {

@@ -16,7 +16,7 @@ import org.fedlens.sdk.Evaluation
 import org.fedlens.sdk.Event
 import org.fedlens.sdk.Policy
 import org.fedlens.sdk.TransportException
-import org.fedlens.sdk.album.AlbumSnapshot
+import org.fedlens.sdk.album.Examples
 import org.fedlens.sdk.blob.Tensor
 import org.fedlens.sdk.engine.Engine
 import org.fedlens.sdk.net.Transport
@@ -30,13 +30,13 @@ import org.fedlens.sdk.training.Extractor
 import org.fedlens.sdk.training.Fetching
 import org.fedlens.sdk.training.NotHere
 import org.fedlens.sdk.training.OpenBundle
+import org.fedlens.sdk.training.PhotoReader
 import org.fedlens.sdk.training.PhotoSet
 import org.fedlens.sdk.training.Preparation
 import org.fedlens.sdk.training.Requirements
 import org.fedlens.sdk.training.Sources
 import org.fedlens.sdk.training.assemble
 import java.io.Closeable
-import java.io.File
 
 /**
  * Predictions and tests of models, beside a training that may be under way: the engine and the thread are its own.
@@ -80,6 +80,7 @@ internal class Predictor(
      * The probability of each class, in label order, and the version that gave it.
      *
      * @param wanted The version to use.
+     * @param input The features to predict from.
      * @param other The version to use if [wanted] is neither here nor to be had soon; null: none.
      * @throws org.fedlens.sdk.AssignmentException The model cannot be assembled from its sets.
      * @throws org.fedlens.sdk.PhotoException The photo cannot be decoded.
@@ -87,14 +88,14 @@ internal class Predictor(
      */
     suspend fun predict(
         wanted: Version,
-        photo: File,
+        input: PhotoReader.() -> FloatArray,
         other: Version? = null,
     ): Pair<Map<String, Double>, Version> =
         turn.withLock {
             usable(wanted, other) { used, fetching ->
                 using(used, fetching) { model ->
                     val extractors = model.extractors.map { it?.read?.invoke() }
-                    Prediction.predict(model.engine, model.weights, decoder, photo, extractors)
+                    Prediction.predict(model.engine, model.weights, decoder, input, extractors)
                 } to used
             }
         }
@@ -108,7 +109,7 @@ internal class Predictor(
      */
     suspend fun test(
         version: Version,
-        photos: AlbumSnapshot,
+        photos: Examples,
         onlyTest: Boolean,
     ): Map<AlbumEntry, String> =
         turn.withLock {

@@ -2,11 +2,11 @@ package org.fedlens.sdk.client
 
 import kotlinx.coroutines.runBlocking
 import org.fedlens.proto.v1.Keep
+import org.fedlens.sdk.AGREED
 import org.fedlens.sdk.AssignmentException
 import org.fedlens.sdk.ClientSettings
 import org.fedlens.sdk.Event
 import org.fedlens.sdk.FedLensClient
-import org.fedlens.sdk.Policy
 import org.fedlens.sdk.Publishers.TrustServer
 import org.fedlens.sdk.album.Photo
 import org.fedlens.sdk.blob.Blob
@@ -49,7 +49,16 @@ class ModelsTest {
         return Photo(photo.entry, photo.label, photo.file, isTest)
     }
 
-    private fun settings(adoption: Adoption) = ClientSettings(TrustServer, FakeServer.TOKEN, adoption = adoption)
+    private fun settings(
+        adoption: Adoption,
+        maxCacheBytes: Long = 1 shl 20,
+    ) = ClientSettings(
+        TrustServer,
+        FakeServer.TOKEN,
+        { AGREED },
+        maxCacheBytes = maxCacheBytes,
+        adoption = adoption,
+    )
 
     private fun client(adoption: Adoption = Adoption.ALWAYS) = run.client(settings(adoption))
 
@@ -197,7 +206,7 @@ class ModelsTest {
         val parts = File(home, "cache/parts")
         // Room for one more model.
         val room = parts.walk().sumOf { if (it.isFile) it.length() else 0 } + server.model.size
-        val small = ClientSettings(TrustServer, FakeServer.TOKEN, maxCacheBytes = room, adoption = Adoption.WHEN_TOLD)
+        val small = settings(Adoption.WHEN_TOLD, room)
         val chosen = File(parts, sha256(server.model).toHex())
         for (start in 1..2) {
             run.client(small).use { client ->
@@ -225,7 +234,7 @@ class ModelsTest {
                 .addKeeps(Keep.newBuilder().setState("mine").setValue("trained"))
         val server = FakeServer(plan.build(), rounds = 2)
         val run = ClientRun(server, folder.newFolder("personal"))
-        val policy = { Policy(allowTables = setOf("state/mine")) }
+        val policy = { AGREED.copy(allowTables = setOf("state/mine")) }
         val settings = ClientSettings(TrustServer, FakeServer.TOKEN, policy, adoption = Adoption.WHEN_TOLD)
         run.client(settings).use { client ->
             runBlocking {

@@ -2,8 +2,8 @@ package org.fedlens.sdk.model
 
 import com.google.protobuf.ByteString
 import kotlinx.coroutines.runBlocking
+import org.fedlens.sdk.AGREED
 import org.fedlens.sdk.Event
-import org.fedlens.sdk.Policy
 import org.fedlens.sdk.blob.BlobWriter
 import org.fedlens.sdk.blob.FloatTensor
 import org.fedlens.sdk.toHex
@@ -48,8 +48,8 @@ class ModelChoiceTest {
     }
 
     private fun ModelChoice.predicted(label: String): String {
-        val photo = client.album.photos().photos.first { it.label == label }
-        return runBlocking { predict(photo.file, null) }.maxBy { it.value }.key
+        val photo = client.album.photos.first { it.label == label }
+        return runBlocking { predict({ features(photo.file.readBytes()) }, null) }.maxBy { it.value }.key
     }
 
     @Test
@@ -88,9 +88,9 @@ class ModelChoiceTest {
         announce(cows)
         runBlocking { choice.adopt(checkNotNull(choice.models(null).inUse)) }
         assertEquals("dog", choice.predicted("cow"))
-        client.policy = Policy(bundles = setOf(cows.id.toHex()))
+        client.policy = AGREED.copy(bundles = setOf(cows.id.toHex()))
         assertEquals("cow", choice.predicted("cow"))
-        client.policy = Policy()
+        client.policy = AGREED
         assertEquals("cow", choice.predicted("cow"))
         assertEquals(1, adopted.size)
     }

@@ -18,6 +18,7 @@ import org.fedlens.proto.v1.ForgetResponse
 import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.Receipt
 import org.fedlens.proto.v1.Rule
+import org.fedlens.sdk.AGREED
 import org.fedlens.sdk.Bundle
 import org.fedlens.sdk.Event
 import org.fedlens.sdk.Policy
@@ -93,7 +94,7 @@ internal class BlobServer : Transport {
 internal class TestClient(
     folder: File,
     var bundle: SummingBundle = SummingBundle(),
-    var policy: Policy = Policy(allowTables = setOf("state/mine")),
+    var policy: Policy = AGREED.copy(allowTables = setOf("state/mine")),
     worker: CoroutineDispatcher = Dispatchers.Default.limitedParallelism(1),
     maxCacheBytes: Long = 1 shl 20,
     private val trust: BundleTrust? = null,
@@ -214,7 +215,8 @@ internal class TestClient(
     fun predict(
         model: CurrentModel,
         photo: File,
-    ): Map<String, Double> = runBlocking { predictor.predict(models.kept(model).newest, photo).first }
+    ): Map<String, Double> =
+        runBlocking { predictor.predict(models.kept(model).newest, { features(photo.readBytes()) }).first }
 
     inline fun <reified E : Event> events(): List<E> = synchronized(events) { events.filterIsInstance<E>() }
 
