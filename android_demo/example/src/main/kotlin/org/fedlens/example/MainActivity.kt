@@ -15,6 +15,7 @@ import kotlinx.coroutines.launch
 import kotlinx.coroutines.withContext
 import org.fedlens.sdk.FedLensException
 import org.fedlens.sdk.album.AlbumPhoto
+import org.fedlens.sdk.album.PhotoPicker
 import java.io.IOException
 
 /** Adds photos, suggests what is on them, and learns when told to. */
@@ -28,11 +29,10 @@ class MainActivity : Activity() {
         status = TextView(this)
         val add = Button(this).apply { text = "Add a photo" }
         add.setOnClickListener {
-            val photos = Intent(Intent.ACTION_OPEN_DOCUMENT).addCategory(Intent.CATEGORY_OPENABLE).setType("image/*")
-            startActivityForResult(photos, ADD)
+            startActivityForResult(PhotoPicker.intent(), ADD)
         }
         val learn = Button(this).apply { text = "Learn now" }
-        learn.setOnClickListener { fedlens.learnNow() }
+        learn.setOnClickListener { ask() }
         val column = LinearLayout(this).apply { orientation = LinearLayout.VERTICAL }
         for (view in listOf(add, learn, status)) column.addView(view)
         setContentView(column)
@@ -44,7 +44,7 @@ class MainActivity : Activity() {
         result: Int,
         data: Intent?,
     ) {
-        val uri = data?.data ?: return
+        val uri = PhotoPicker.picked(data).firstOrNull() ?: return
         attempt {
             val album = fedlens.album()
             val photo =
@@ -74,6 +74,19 @@ class MainActivity : Activity() {
                     fedlens.client.embedNew()
                 }
             }.show()
+    }
+
+    /** Ask for what the policy then allows. */
+    private fun ask() {
+        AlertDialog
+            .Builder(this)
+            .setTitle("Learn with others?")
+            .setMessage("What the model learns and how many photos it recognises goes to fl.example.org. Photos stay.")
+            .setPositiveButton("Agree") { _, _ ->
+                (application as ExampleApp).agree()
+                fedlens.learnNow()
+            }.setNegativeButton("No", null)
+            .show()
     }
 
     private fun attempt(work: suspend () -> Unit) {

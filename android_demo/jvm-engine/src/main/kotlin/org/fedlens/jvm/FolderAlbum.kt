@@ -3,8 +3,8 @@ package org.fedlens.jvm
 import org.fedlens.sdk.AlbumEntry
 import org.fedlens.sdk.KeyedHash
 import org.fedlens.sdk.StateException
-import org.fedlens.sdk.album.Album
-import org.fedlens.sdk.album.AlbumSnapshot
+import org.fedlens.sdk.album.ExampleSource
+import org.fedlens.sdk.album.Examples
 import org.fedlens.sdk.album.Photo
 import org.fedlens.sdk.toHex
 import java.io.File
@@ -19,7 +19,7 @@ import java.security.MessageDigest
  */
 public class FolderAlbum(
     private val root: File,
-) : Album {
+) : ExampleSource {
     private var known = emptyMap<File, Known>()
 
     init {
@@ -29,7 +29,7 @@ public class FolderAlbum(
     }
 
     @Synchronized
-    override fun photos(): AlbumSnapshot {
+    override fun examples(): Examples {
         val reading = Reading()
         for (entry in listing(root) ?: throw unusable("the photo folder $root cannot be read")) {
             if (entry.isDirectory) reading.takeClass(entry) else reading.skip(OUTSIDE, entry)
@@ -63,7 +63,7 @@ public class FolderAlbum(
             skipped.getOrPut(reason, ::ArrayList) += file.relativeTo(root).invariantSeparatorsPath
         }
 
-        fun snapshot(): AlbumSnapshot {
+        fun snapshot(): Examples {
             val copies = HashMap<String, Int>()
             // Classes and names are sorted, so copies of a photo are numbered in a fixed order.
             val photos =
@@ -76,7 +76,7 @@ public class FolderAlbum(
                         KeyedHash.isTestPhoto(found.sha256),
                     )
                 }
-            return AlbumSnapshot(photos.sortedBy { it.entry }, skipped.mapValues { (_, names) -> names.sorted() })
+            return Examples(photos.sortedBy { it.entry }, skipped.mapValues { (_, names) -> names.sorted() })
         }
 
         private fun takePhoto(file: File) {

@@ -54,7 +54,15 @@ internal class Options private constructor(
     }
 
     private fun policy(): () -> Policy {
-        val policy = Policy(allowTables = all("--allow-table").toSet())
+        val policy =
+            Policy(
+                upload = true,
+                answerClassCounts = true,
+                answerEvaluation = true,
+                answerConfusion = true,
+                answerLabelDistribution = true,
+                allowTables = all("--allow-table").toSet(),
+            )
         return { policy }
     }
 

@@ -10,6 +10,7 @@ import org.fedlens.sdk.engine.ExecuTorchRuntime
 import org.fedlens.sdk.engine.ProgramRuntime
 import org.fedlens.sdk.engine.child.SeparateRuntime
 import org.fedlens.sdk.photo.BitmapDecoder
+import org.fedlens.sdk.photo.HeicPhoto
 import org.fedlens.sdk.photo.PhotoDecoder
 import org.fedlens.sdk.store.AndroidDatabase
 import org.fedlens.sdk.store.Database
@@ -52,6 +53,10 @@ public class AndroidPlatform(
         }
 
     override val decoder: PhotoDecoder = BitmapDecoder()
+
+    /** As [Platform.jpegOf]; from Android 9 on. */
+    override fun jpegOf(heic: ByteArray): ByteArray? =
+        if (Build.VERSION.SDK_INT < HeicPhoto.LEAST_ANDROID) null else HeicPhoto.toJpeg(heic)
 
     override val applicationId: String get() = application.packageName
 

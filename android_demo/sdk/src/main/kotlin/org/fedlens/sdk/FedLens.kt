@@ -14,7 +14,7 @@ import kotlinx.coroutines.flow.stateIn
 import kotlinx.coroutines.future.future
 import kotlinx.coroutines.plus
 import kotlinx.coroutines.withContext
-import org.fedlens.sdk.album.Album
+import org.fedlens.sdk.album.ExampleSource
 import org.fedlens.sdk.album.PhotoAlbum
 import org.fedlens.sdk.schedule.Background
 import org.fedlens.sdk.schedule.Conditions
@@ -49,7 +49,7 @@ public class FedLens private constructor(
 
     // Other ways to the app's folder look whether it is there, on the disk.
     private val folder = File(context.applicationInfo.dataDir, "files/fedlens")
-    private val openAlbum = lazy { PhotoAlbum.open(File(folder, "album"), platform::openDatabase) }
+    private val openAlbum = lazy { PhotoAlbum.open(File(folder, "album"), platform) }
     internal val jobs: LearningJobs =
         LearningJobs(
             context.applicationContext,
@@ -62,9 +62,7 @@ public class FedLens private constructor(
             ClientConfiguration(
                 requireNotNull(setup.server) { "server: found none, must be the address of a server" }.trimEnd('/'),
                 File(folder, "client"),
-                object : Album {
-                    override fun photos() = openAlbum.value.photos()
-                },
+                setup.examples ?: ExampleSource { openAlbum.value.examples() },
                 platform,
                 requireNotNull(setup.settings) { "settings: found none, must be the settings of a client" },
                 secrets = setup.settings?.secrets ?: KeystoreSecret(File(folder, "secret")),
@@ -141,6 +139,7 @@ public class FedLens private constructor(
      * @property notification Makes the notification of a job that the user has asked for; null: there is none.
      * @property notificationId Its id.
      * @property platform Services of the system; null: those of Android.
+     * @property examples Source of the examples to learn from; null: the [album].
      */
     public class Setup internal constructor() {
         public var server: String? = null
@@ -150,6 +149,7 @@ public class FedLens private constructor(
         public var notification: Supplier<Notification>? = null
         public var notificationId: Int = jobIds.now
         public var platform: Platform? = null
+        public var examples: ExampleSource? = null
     }
 
     public companion object {

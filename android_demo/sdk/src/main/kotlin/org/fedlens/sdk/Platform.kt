@@ -24,6 +24,9 @@ public interface Platform {
     /** Decoder of photos. */
     public val decoder: PhotoDecoder
 
+    /** A HEIC photo as JPEG, upright; null if this system cannot decode it. */
+    public fun jpegOf(heic: ByteArray): ByteArray? = null
+
     /** True if there is a network that costs nothing; over others, a prediction fetches no model. */
     public val hasUnmeteredNetwork: Boolean get() = true
 

@@ -1,8 +1,8 @@
 package org.fedlens.sdk
 
 /**
- * The owner's limits on what a server may learn, whatever it asks. The default allows everything that this version
- * supports, except tables.
+ * The owner's limits on what a server may learn, whatever it asks. By default it learns nothing: an app allows what its
+ * user was asked and has agreed to.
  *
  * @property upload True if trained weights may be uploaded; otherwise assignments with an upload are refused with
  *     reason `policy`, and the client still receives models.
@@ -27,11 +27,11 @@ package org.fedlens.sdk
 public data class Policy
     @JvmOverloads
     constructor(
-        val upload: Boolean = true,
-        val answerClassCounts: Boolean = true,
-        val answerEvaluation: Boolean = true,
-        val answerConfusion: Boolean = true,
-        val answerLabelDistribution: Boolean = true,
+        val upload: Boolean = false,
+        val answerClassCounts: Boolean = false,
+        val answerEvaluation: Boolean = false,
+        val answerConfusion: Boolean = false,
+        val answerLabelDistribution: Boolean = false,
         val leastEpsilon: Double = 0.0,
         val mostEpsilon: Double = Double.POSITIVE_INFINITY,
         val answerExactlyAfterNoise: Boolean = false,

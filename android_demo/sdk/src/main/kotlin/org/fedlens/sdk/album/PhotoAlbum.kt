@@ -3,6 +3,7 @@ package org.fedlens.sdk.album
 import org.fedlens.sdk.AlbumEntry
 import org.fedlens.sdk.KeyedHash
 import org.fedlens.sdk.PhotoException
+import org.fedlens.sdk.Platform
 import org.fedlens.sdk.StateException
 import org.fedlens.sdk.photo.PhotoFile
 import org.fedlens.sdk.sha256
@@ -36,7 +37,8 @@ public class PhotoAlbum private constructor(
     private val database: Database,
     private val lock: FolderLock,
     private val nowMs: () -> Long,
-) : Album,
+    private val jpegOf: (ByteArray) -> ByteArray?,
+) : ExampleSource,
     Closeable {
     private val turn = Any()
     private var listener: ((List<ByteArray>) -> Unit)? = null
@@ -44,7 +46,8 @@ public class PhotoAlbum private constructor(
     /**
      * Add a photo.
      *
-     * @param content The file's bytes: JPEG, PNG, WebP or BMP.
+     * @param content The file's bytes: JPEG, PNG, WebP or BMP; or HEIC where the platform decodes it, as Android does
+     *     from 9 on, of which a JPEG is stored.
      * @param name Name of the file, for people.
      * @param label Name of its class; null: none yet.
      * @throws PhotoException The file is not such a photo; see the reason.
@@ -55,14 +58,14 @@ public class PhotoAlbum private constructor(
         name: String,
         label: String? = null,
     ): AlbumPhoto {
-        PhotoFile.read(ByteBuffer.wrap(content))
-        val digest = sha256(content)
+        val stored = supported(content)
+        val digest = sha256(stored)
         val file = file(digest)
         return synchronized(turn) {
             val isNew = !file.exists()
             if (isNew) {
                 writing("photo folder $photos") {
-                    writeDurably(File(photos, FRESH), { file }) { it.write(content) }
+                    writeDurably(File(photos, FRESH), { file }) { it.write(stored) }
                 }
             }
             try {
@@ -110,13 +113,13 @@ public class PhotoAlbum private constructor(
     public fun all(): List<AlbumPhoto> = list("ORDER BY id DESC")
 
     /** The labelled photos. Copies of the same content are numbered by class and file name. */
-    override fun photos(): AlbumSnapshot {
+    override fun examples(): Examples {
         val copies = HashMap<String, Int>()
         val byBytes = Comparator<String> { a, b -> KeyedHash.compareUnsigned(a.toByteArray(), b.toByteArray()) }
         val ordered =
             list("WHERE label IS NOT NULL ORDER BY id")
                 .sortedWith(compareBy<AlbumPhoto, String>(byBytes) { it.label.orEmpty() }.thenBy(byBytes) { it.name })
-        return AlbumSnapshot(
+        return Examples(
             ordered
                 .map { photo ->
                     val copy = copies.merge(photo.file.name, 1, Int::plus) ?: 1
@@ -142,6 +145,14 @@ public class PhotoAlbum private constructor(
         database.close()
         lock.close()
     }
+
+    private fun supported(content: ByteArray): ByteArray =
+        try {
+            content.also { PhotoFile.read(ByteBuffer.wrap(it)) }
+        } catch (refused: PhotoException) {
+            if (refused.reason != PhotoException.Reason.HEIC) throw refused
+            jpegOf(content)?.also { PhotoFile.read(ByteBuffer.wrap(it)) } ?: throw refused
+        }
 
     private fun insert(
         db: Statements,
@@ -253,18 +264,26 @@ public class PhotoAlbum private constructor(
          * Open an album, creating it if necessary.
          *
          * @param folder The album's own folder, created if necessary; no other app may read it.
-         * @param openDatabase The platform's function that opens a database.
+         * @param platform Opens its database, and decodes HEIC.
          * @throws StateException It is open elsewhere, damaged, from a newer version, or not writable.
          */
         @JvmStatic
         public fun open(
             folder: File,
+            platform: Platform,
+        ): PhotoAlbum = open(folder, System::currentTimeMillis, platform::jpegOf, platform::openDatabase)
+
+        /** [open] for photos of other formats than HEIC, given the platform's function that opens a database. */
+        @JvmStatic
+        public fun open(
+            folder: File,
             openDatabase: (File) -> Database,
-        ): PhotoAlbum = open(folder, System::currentTimeMillis, openDatabase)
+        ): PhotoAlbum = open(folder, System::currentTimeMillis, { null }, openDatabase)
 
         internal fun open(
             folder: File,
             nowMs: () -> Long,
+            jpegOf: (ByteArray) -> ByteArray?,
             openDatabase: (File) -> Database,
         ): PhotoAlbum {
             makeFolder(folder, "photo album")
@@ -274,7 +293,7 @@ public class PhotoAlbum private constructor(
                 val photos = File(folder, "photos")
                 makeFolder(photos, "photo album")
                 database = SCHEMA.open(File(folder, "album.sqlite3"), openDatabase)
-                return PhotoAlbum(photos, database, lock, nowMs).apply { sweep() }
+                return PhotoAlbum(photos, database, lock, nowMs, jpegOf).apply { sweep() }
             } catch (error: Throwable) {
                 database?.close()
                 lock.close()

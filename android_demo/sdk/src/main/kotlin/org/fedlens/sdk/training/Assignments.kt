@@ -18,7 +18,7 @@ import org.fedlens.sdk.BlobException
 import org.fedlens.sdk.Bundle
 import org.fedlens.sdk.Event
 import org.fedlens.sdk.Policy
-import org.fedlens.sdk.album.Album
+import org.fedlens.sdk.album.ExampleSource
 import org.fedlens.sdk.blob.BlobWriter
 import org.fedlens.sdk.blob.Differences
 import org.fedlens.sdk.engine.Engine
@@ -68,7 +68,7 @@ internal class Assignments(
     private val clientState: StateTensors,
     private val outbox: Outbox,
     private val noisyAnswers: NoisyAnswers,
-    private val album: Album,
+    private val album: ExampleSource,
     private val decoder: PhotoDecoder,
     private val currentPolicy: () -> Policy,
     trust: BundleTrust?,
@@ -175,7 +175,7 @@ internal class Assignments(
         bundle: Bundle,
         onlyTest: Boolean,
         progress: Progress,
-    ) = Preparation(album.photos(), opened.engine(bundle), decoder, features, onlyTest) { done, total ->
+    ) = Preparation(album.examples(), opened.engine(bundle), decoder, features, onlyTest) { done, total ->
         progress.report(isLast = done == total) { Event.Embedded(done, total) }
     }
 

@@ -3,8 +3,9 @@ package org.fedlens.sdk.training
 import com.google.protobuf.ByteString
 import org.fedlens.sdk.KeyedHash
 import org.fedlens.sdk.PhotoException
-import org.fedlens.sdk.album.AlbumSnapshot
-import org.fedlens.sdk.album.Photo
+import org.fedlens.sdk.album.Example
+import org.fedlens.sdk.album.Examples
+import org.fedlens.sdk.album.Features
 import org.fedlens.sdk.engine.Engine
 import org.fedlens.sdk.engine.Rows
 import org.fedlens.sdk.photo.PhotoDecoder
@@ -22,7 +23,7 @@ import java.io.IOException
  *     exception from it ends the preparation; computed features stay.
  */
 internal class Preparation(
-    snapshot: AlbumSnapshot,
+    snapshot: Examples,
     private val engine: Engine,
     decoder: PhotoDecoder,
     private val cache: FeatureCache,
@@ -33,10 +34,10 @@ internal class Preparation(
     private val labels = manifest.classNamesList.withIndex().associate { (index, name) -> name to index.toLong() }
     private val reader = PhotoReader(engine, decoder)
     private val skipped = snapshot.skipped.mapValuesTo(LinkedHashMap()) { (_, names) -> names.toMutableList() }
-    private val known = ArrayList<Photo>()
+    private val known = ArrayList<Example>()
 
     init {
-        for (photo in snapshot.photos.sortedBy { it.entry }) {
+        for (photo in snapshot.labelled.sortedBy { it.entry }) {
             if (photo.label in labels) known += photo else skip(photo, "class '${photo.label}' is not in the model")
         }
     }
@@ -48,7 +49,7 @@ internal class Preparation(
      * @throws org.fedlens.sdk.EngineException A photo could not be embedded.
      */
     fun photos(seed: ByteArray): PreparedPhotos {
-        val features = features()
+        val features = features(known)
         val views =
             views(features.keys) { photo, raw ->
                 val choice = KeyedHash.viewChoice(seed, photo.entry.photo, manifest.storedViews, manifest.views)
@@ -64,6 +65,13 @@ internal class Preparation(
         )
     }
 
+    /** The test photos alone; failures as above. */
+    fun test(): PhotoSet {
+        val test = known.filterNot(::isTrainedOn)
+        val features = features(test)
+        return photoSet(test.filter { it.key in features }, features, null)
+    }
+
     /**
      * Embed these photos into the cache, as any assignment would.
      *
@@ -73,22 +81,33 @@ internal class Preparation(
     fun embed(): Int {
         val fresh = HashSet<ByteString>()
         val features =
-            values(known, FeatureSpace.of(manifest, Requirements.FORMAT), reader::features, fresh) { _, _ -> }
+            values(
+                known.filter { it !is Features },
+                FeatureSpace.of(manifest, Requirements.FORMAT),
+                reader::features,
+                fresh,
+            ) { _, _ -> }
         views(features.keys, fresh) { _, _ -> }
         return fresh.size
     }
 
-    private fun features(): Map<ByteString, FloatArray> =
-        values(known, FeatureSpace.of(manifest, Requirements.FORMAT), reader::features) { _, raw -> raw.toFloats() }
+    private fun features(of: List<Example>): Map<ByteString, FloatArray> {
+        val space = FeatureSpace.of(manifest, Requirements.FORMAT)
+        val found = values(of.filter { it !is Features }, space, reader::features) { _, raw -> raw.toFloats() }
+        val ready = of.filterIsInstance<Features>().groupBy { reader.fits(it.values) }
+        ready[false]?.forEach { skip(it, UNFIT) }
+        return found + ready[true].orEmpty().associate { it.key to it.values }
+    }
 
     /** Views of train photos; null if the bundle has none. */
     private fun <T> views(
         readable: Set<ByteString>,
         fresh: MutableSet<ByteString> = HashSet(),
-        take: (Photo, ByteArray) -> T,
+        take: (Example, ByteArray) -> T,
     ): Map<ByteString, T>? {
         if (manifest.storedViews == 0) return null
-        val wanted = known.filter { isTrainedOn(it) && it.key in readable }
+        val (ready, wanted) = known.filter { isTrainedOn(it) && it.key in readable }.partition { it is Features }
+        ready.forEach { skip(it, NO_VIEWS) }
         return values(wanted, FeatureSpace.storedViews(manifest, Requirements.FORMAT), reader::storedViews, fresh, take)
     }
 
@@ -97,11 +116,11 @@ internal class Preparation(
      * unreadable photos skipped. [take] keeps memory low: of many stored views it needs only a few.
      */
     private fun <T> values(
-        wanted: List<Photo>,
+        wanted: List<Example>,
         space: ByteArray,
-        compute: (Photo) -> FloatArray,
+        compute: (Example) -> FloatArray,
         computed: MutableSet<ByteString> = HashSet(),
-        take: (Photo, ByteArray) -> T,
+        take: (Example, ByteArray) -> T,
     ): Map<ByteString, T> {
         val found = HashMap<ByteString, T>()
         val photos = wanted.distinctBy { it.key }
@@ -132,7 +151,7 @@ internal class Preparation(
     }
 
     private fun <T> attempt(
-        photo: Photo,
+        photo: Example,
         compute: () -> T,
     ): T? {
         try {
@@ -146,7 +165,7 @@ internal class Preparation(
     }
 
     private fun photoSet(
-        photos: List<Photo>,
+        photos: List<Example>,
         features: Map<ByteString, FloatArray>,
         views: Map<ByteString, FloatArray>?,
     ): PhotoSet {
@@ -160,13 +179,13 @@ internal class Preparation(
         return PhotoSet(photos.map { it.entry }, Rows(inputs, classes, chosen))
     }
 
-    private fun isTrainedOn(photo: Photo) = !(onlyTest || photo.isTest)
+    private fun isTrainedOn(photo: Example) = !(onlyTest || photo.isTest)
 
     private fun skip(
-        photo: Photo,
+        photo: Example,
         reason: String,
     ) {
-        skipped.getOrPut(reason, ::ArrayList) += "${photo.label}/${photo.file.name}"
+        skipped.getOrPut(reason, ::ArrayList) += "${photo.label}/${photo.name}"
     }
 
     companion object {
@@ -176,10 +195,16 @@ internal class Preparation(
         /** The reason for skipping photos whose bytes have changed. */
         const val CHANGED = "photos that have changed or gone since the album was read"
 
+        /** The reason for skipping features that the model does not take. */
+        const val UNFIT = "features that are not as many finite numbers as the model takes"
+
+        /** The reason for skipping train examples without a photo, if the model is trained on views. */
+        const val NO_VIEWS = "features without a photo, of which the model is trained on views"
+
         // Number of photos whose values are in memory while they are read or stored.
         private const val AT_ONCE = 64
 
-        private val Photo.key: ByteString get() = ByteString.copyFrom(entry.photo)
+        private val Example.key: ByteString get() = ByteString.copyFrom(entry.photo)
 
         private fun List<FloatArray>.joined(): FloatArray {
             val all = FloatArray(Math.toIntExact(sumOf { it.size.toLong() }))

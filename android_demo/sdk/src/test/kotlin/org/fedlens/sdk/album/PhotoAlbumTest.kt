@@ -5,6 +5,7 @@ import org.fedlens.sdk.KeyedHash
 import org.fedlens.sdk.PhotoException
 import org.fedlens.sdk.StateException
 import org.fedlens.sdk.StateException.Reason
+import org.fedlens.sdk.Vectors
 import org.fedlens.sdk.sha256
 import org.fedlens.sdk.store.Database
 import org.fedlens.sdk.store.assertInUse
@@ -28,16 +29,21 @@ class PhotoAlbumTest {
     val folder = TemporaryFolder()
 
     private lateinit var album: PhotoAlbum
+    private val heic = "0000ftypheic one".toByteArray()
+    private val jpeg = Vectors.bytes("photos/colour.jpg")
 
     @Before
     fun open() {
-        album = PhotoAlbum.open(folder.root, { 1234 }, JdbcDatabase::open)
+        album = PhotoAlbum.open(folder.root, { 1234 }, ::jpegOf, JdbcDatabase::open)
     }
 
     @After
     fun close() {
         album.close()
     }
+
+    /** Decodes one photo, as a platform does that has the decoder. */
+    private fun jpegOf(heic: ByteArray) = jpeg.takeIf { heic.contentEquals(this.heic) }
 
     private fun reopen() {
         close()
@@ -67,16 +73,27 @@ class PhotoAlbumTest {
     }
 
     @Test
+    fun `of a HEIC photo a JPEG is stored, and one that the platform cannot decode is refused`() {
+        val added = album.add(heic, "IMG_1.HEIC")
+        assertArrayEquals(jpeg, added.file.readBytes())
+        assertArrayEquals(sha256(jpeg), added.sha256)
+        val other = "0000ftypheic two".toByteArray()
+        val error = assertThrows(PhotoException::class.java) { album.add(other, "IMG_2.HEIC") }
+        assertEquals(PhotoException.Reason.HEIC, error.reason)
+        assertEquals(listOf("IMG_1.HEIC" to null), labels())
+    }
+
+    @Test
     fun `all photos are listed newest first, and a snapshot has those with a class`() {
         album.add(photo(1), "1", "cat")
         val second = album.add(photo(2), "2")
         album.add(photo(3), "3", "cat")
         assertEquals(listOf("3" to "cat", "2" to null, "1" to "cat"), labels())
-        assertEquals(2, album.photos().photos.size)
+        assertEquals(2, album.examples().labelled.size)
 
         album.label(second.id, "dog")
         assertEquals(listOf("3" to "cat", "2" to "dog", "1" to "cat"), labels())
-        assertEquals(listOf("cat", "cat", "dog"), album.photos().photos.map { it.label }.sorted())
+        assertEquals(listOf("cat", "cat", "dog"), album.examples().labelled.map { it.label }.sorted())
         album.label(second.id, null)
         assertEquals(listOf("3" to "cat", "2" to null, "1" to "cat"), labels())
     }
@@ -99,19 +116,19 @@ class PhotoAlbumTest {
         album.add(photo(1), "no class")
         assertEquals(
             listOf(0 to "cat", 1 to "cat", 2 to "dog"),
-            album.photos().photos.map { it.entry.copy to it.label },
+            album.examples().labelled.map { it.entry.copy to it.label },
         )
         assertEquals(1, files().size)
 
         album.delete(first.id)
-        assertEquals(listOf(0 to "cat", 1 to "dog"), album.photos().photos.map { it.entry.copy to it.label })
+        assertEquals(listOf(0 to "cat", 1 to "dog"), album.examples().labelled.map { it.entry.copy to it.label })
         assertEquals(1, files().size)
     }
 
     @Test
     fun `a snapshot is sorted, and keeps aside one photo in five by its content`() {
         repeat(60) { album.add(photo(it), "$it", "cat") }
-        val photos = album.photos().photos
+        val photos = album.examples().labelled
         assertEquals(photos.map { it.entry }.sorted(), photos.map { it.entry })
         assertEquals(photos.map { KeyedHash.isTestPhoto(it.entry.photo) }, photos.map { it.isTest })
         assertTrue(photos.count { it.isTest } in 4..20)

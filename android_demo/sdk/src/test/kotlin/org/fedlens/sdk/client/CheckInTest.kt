@@ -9,6 +9,7 @@ import org.fedlens.proto.v1.CurrentModel
 import org.fedlens.proto.v1.Finished
 import org.fedlens.proto.v1.Wait
 import org.fedlens.proto.v1.WaitReason
+import org.fedlens.sdk.AGREED
 import org.fedlens.sdk.ClientSettings
 import org.fedlens.sdk.ClientState
 import org.fedlens.sdk.Event
@@ -108,7 +109,7 @@ class CheckInTest {
             assertEquals(2, run.server.count("enrol"))
         }
         run.server.enrolled.clear()
-        run.client(ClientSettings(TrustServer)).use { client ->
+        run.client(ClientSettings(TrustServer, policy = { AGREED })).use { client ->
             val error = assertThrows(TransportException::class.java) { runBlocking { client.checkIn() } }
             assertEquals("unauthorised", error.code)
         }

@@ -1,6 +1,7 @@
 package org.fedlens.sdk.client
 
 import org.fedlens.jvm.JdbcDatabase
+import org.fedlens.sdk.AGREED
 import org.fedlens.sdk.AlbumEntry
 import org.fedlens.sdk.Bundle
 import org.fedlens.sdk.ClientConfiguration
@@ -12,8 +13,8 @@ import org.fedlens.sdk.KeyedHash
 import org.fedlens.sdk.Platform
 import org.fedlens.sdk.Publishers.TrustServer
 import org.fedlens.sdk.Vectors
-import org.fedlens.sdk.album.Album
-import org.fedlens.sdk.album.AlbumSnapshot
+import org.fedlens.sdk.album.Example
+import org.fedlens.sdk.album.Examples
 import org.fedlens.sdk.album.Photo
 import org.fedlens.sdk.engine.Engine
 import org.fedlens.sdk.engine.ProgramRuntime
@@ -37,6 +38,9 @@ internal class ClientRun(
     val pauses = ArrayList<Long>()
     var duringPause: suspend () -> Unit = {}
     val photos = vectorPhotos().toMutableList()
+
+    /** Examples that are no photos in files. */
+    val others = ArrayList<Example>()
     var engineOf: (Bundle) -> Engine = ::SoftmaxEngine
     var onEvent: (Event) -> Unit = {}
     var hasUnmeteredNetwork = true
@@ -46,14 +50,12 @@ internal class ClientRun(
 
     inline fun <reified E : Event> events(): List<E> = events.filterIsInstance<E>()
 
-    fun client(settings: ClientSettings = ClientSettings(TrustServer, FakeServer.TOKEN)): FedLensClient {
+    fun client(settings: ClientSettings = ClientSettings(TrustServer, FakeServer.TOKEN, { AGREED })): FedLensClient {
         val configuration =
             ClientConfiguration(
                 "https://fl.example.org",
                 folder,
-                object : Album {
-                    override fun photos() = AlbumSnapshot(photos.toList())
-                },
+                { Examples(photos + others) },
                 Desktop(floors),
                 settings,
                 transportOf = { secret, reporter ->

@@ -19,13 +19,13 @@ import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.Statistic
 import org.fedlens.proto.v1.Wait
 import org.fedlens.proto.v1.WaitReason
+import org.fedlens.sdk.AGREED
 import org.fedlens.sdk.AssignmentException
 import org.fedlens.sdk.ClientSettings
 import org.fedlens.sdk.ClientState
 import org.fedlens.sdk.EngineException
 import org.fedlens.sdk.Event
 import org.fedlens.sdk.FedLensException
-import org.fedlens.sdk.Policy
 import org.fedlens.sdk.Publishers.TrustServer
 import org.fedlens.sdk.StateException
 import org.fedlens.sdk.TransportException
@@ -146,15 +146,26 @@ class FedLensClientTest {
     }
 
     @Test
+    fun `an owner who was asked nothing gives nothing`() {
+        val run = clientOf(FakeServer())
+        run.client(ClientSettings(TrustServer, TOKEN)).use { client ->
+            val outcome = runBlocking { client.runOnce() } as Event.RoundFailed
+            assertEquals("this client's policy: trained weights are not uploaded", outcome.detail)
+        }
+        assertEquals(0, run.server.updates.size)
+        assertEquals(0, run.server.count("blob"))
+    }
+
+    @Test
     fun `a policy is stronger than an assignment, and read anew for each`() {
         val statistic = Statistic.newBuilder().setClassCounts(ClassCounts.getDefaultInstance())
         val run = clientOf(FakeServer(trainingPlan().toBuilder().addStatistics(statistic).build(), rounds = 2))
-        var policy = Policy(answerClassCounts = false)
+        var policy = AGREED.copy(answerClassCounts = false)
         run.client(ClientSettings(TrustServer, TOKEN, policy = { policy })).use { client ->
             val outcome = runBlocking { client.runOnce() } as Event.RoundFailed
             assertEquals(AssignmentException.Reason.POLICY, outcome.reason)
             assertEquals(0, run.server.count("blob"))
-            policy = Policy()
+            policy = AGREED
             assertTrue(runBlocking { client.runOnce() } is Event.RoundReported)
         }
         assertEquals(FailureReason.FAILURE_REASON_POLICY, run.server.failures.getValue(1).reason)
@@ -183,7 +194,7 @@ class FedLensClientTest {
     @Test
     fun `a check-in says how many train photos there are, which task, and how long it may be held`() {
         val run = clientOf(FakeServer())
-        val settings = ClientSettings(TrustServer, TOKEN, task = TASK, holdMs = 1_234, clientVersion = 7)
+        val settings = ClientSettings(TrustServer, TOKEN, { AGREED }, task = TASK, holdMs = 1_234, clientVersion = 7)
         run.client(settings).use { runBlocking { it.runOnce() } }
         val request = run.server.checkIns.single()
         assertEquals(run.photos.count { !it.isTest }.toLong(), request.numExamples)
@@ -197,7 +208,7 @@ class FedLensClientTest {
         val run = clientOf(FakeServer())
         val train = run.photos.count { !it.isTest }
         for (least in listOf(train, train + 1)) {
-            val settings = ClientSettings(TrustServer, TOKEN, policy = { Policy(leastTrainPhotos = least) })
+            val settings = ClientSettings(TrustServer, TOKEN, policy = { AGREED.copy(leastTrainPhotos = least) })
             run.client(settings).use { runBlocking { it.runOnce() } }
         }
         assertEquals(listOf(train.toLong(), 0L), run.server.checkIns.map { it.numExamples })
@@ -234,7 +245,7 @@ class FedLensClientTest {
     @Test
     fun `a client without a token says that it needs one`() {
         val run = clientOf(FakeServer())
-        run.client(ClientSettings(TrustServer)).use { client ->
+        run.client(ClientSettings(TrustServer, policy = { AGREED })).use { client ->
             assertReason(StateException.Reason.NOT_ENROLLED) { client.run() }
             assertEquals("not_enrolled", (client.state.value as ClientState.Failed).reason)
         }
@@ -245,9 +256,9 @@ class FedLensClientTest {
     fun `an enrolled client needs no token any more, unless it trains other models`() {
         val run = clientOf(FakeServer(rounds = 2))
         run.client().use { runBlocking { it.runOnce() } }
-        run.client(ClientSettings(TrustServer)).use { runBlocking { it.runOnce() } }
+        run.client(ClientSettings(TrustServer, policy = { AGREED })).use { runBlocking { it.runOnce() } }
         assertEquals(1, run.server.count("enrol"))
-        run.client(ClientSettings(TrustServer, models = listOf("other"))).use {
+        run.client(ClientSettings(TrustServer, policy = { AGREED }, models = listOf("other"))).use {
             assertReason(StateException.Reason.NOT_ENROLLED) { it.run() }
         }
     }
@@ -435,7 +446,7 @@ class FedLensClientTest {
             }
         }
         val calls = run.server.calls.size
-        run.client(ClientSettings(TrustServer)).use { client ->
+        run.client(ClientSettings(TrustServer, policy = { AGREED })).use { client ->
             val found = runBlocking { client.predict(photo) }
             assertEquals(listOf("cat", "dog", "emu"), found.keys.toList())
             assertEquals(listOf("cat", "dog", "emu"), runBlocking { client.classNames() })

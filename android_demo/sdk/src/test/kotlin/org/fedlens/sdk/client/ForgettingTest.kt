@@ -6,6 +6,7 @@ import kotlinx.coroutines.async
 import kotlinx.coroutines.awaitCancellation
 import kotlinx.coroutines.runBlocking
 import kotlinx.coroutines.supervisorScope
+import org.fedlens.sdk.AGREED
 import org.fedlens.sdk.ClientSettings
 import org.fedlens.sdk.ClientState
 import org.fedlens.sdk.Event
@@ -98,7 +99,7 @@ class ForgettingTest {
     fun `a client that is to train other models now is forgotten by the server too`() {
         val run = clientOf(FakeServer())
         run.client().use { runBlocking { it.runOnce() } }
-        val settings = ClientSettings(TrustServer, models = listOf("other"))
+        val settings = ClientSettings(TrustServer, policy = { AGREED }, models = listOf("other"))
         run.client(settings).use { assertTrue(runBlocking { it.forget() }) }
         assertEquals(emptySet<String>(), run.server.enrolled)
     }

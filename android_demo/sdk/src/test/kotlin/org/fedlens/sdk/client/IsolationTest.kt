@@ -10,8 +10,7 @@ import org.fedlens.sdk.EngineException.Reason
 import org.fedlens.sdk.Platform
 import org.fedlens.sdk.Publishers
 import org.fedlens.sdk.Vectors
-import org.fedlens.sdk.album.Album
-import org.fedlens.sdk.album.AlbumSnapshot
+import org.fedlens.sdk.album.Examples
 import org.fedlens.sdk.engine.CountedCrashes
 import org.fedlens.sdk.engine.ProgramRuntime
 import org.fedlens.sdk.engine.ScriptedRuntime
@@ -54,9 +53,7 @@ class IsolationTest {
             ClientConfiguration(
                 "https://fl.example.org",
                 folder.newFolder(),
-                object : Album {
-                    override fun photos() = AlbumSnapshot(emptyList())
-                },
+                { Examples(emptyList()) },
                 Places(hasOthers),
                 ClientSettings(Publishers.TrustServer, isolation = isolation),
             )

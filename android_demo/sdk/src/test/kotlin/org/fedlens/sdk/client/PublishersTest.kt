@@ -3,6 +3,7 @@ package org.fedlens.sdk.client
 import com.google.protobuf.ByteString
 import kotlinx.coroutines.runBlocking
 import org.fedlens.proto.v1.FailureReason
+import org.fedlens.sdk.AGREED
 import org.fedlens.sdk.ClientSettings
 import org.fedlens.sdk.Event
 import org.fedlens.sdk.Publisher
@@ -32,7 +33,7 @@ class PublishersTest {
     private fun runOf(server: FakeServer) = ClientRun(server, folder.newFolder(), floors)
 
     private fun settings(keys: () -> List<Publisher> = { listOf(maker.publisher) }) =
-        ClientSettings(Publishers.Keys(keys), FakeServer.TOKEN, audience = setOf("zoo"))
+        ClientSettings(Publishers.Keys(keys), FakeServer.TOKEN, { AGREED }, audience = setOf("zoo"))
 
     @Test
     fun `signed work for the app is carried out, and the rest is given up with reason policy`() {

@@ -10,11 +10,11 @@ import org.fedlens.proto.v1.Binding
 import org.fedlens.proto.v1.Codec
 import org.fedlens.proto.v1.HyperValue
 import org.fedlens.proto.v1.Keep
+import org.fedlens.sdk.AGREED
 import org.fedlens.sdk.AssignmentException
 import org.fedlens.sdk.AssignmentException.Reason
 import org.fedlens.sdk.EngineException
 import org.fedlens.sdk.Event
-import org.fedlens.sdk.Policy
 import org.fedlens.sdk.blob.BlobWriter
 import org.fedlens.sdk.blob.FloatTensor
 import org.fedlens.sdk.blob.Tensor
@@ -144,7 +144,7 @@ internal class AssignmentsTest : TestClients() {
                 error.message,
             )
         }
-        client.policy = Policy(answerExactlyAfterNoise = true)
+        client.policy = AGREED.copy(answerExactlyAfterNoise = true)
         assertEquals(
             listOf(8L, 8L),
             client.carryOut(wholePlan { addStatistics(CLASS_COUNTS) }, 3).update.header.classCountsList,
@@ -218,9 +218,9 @@ internal class AssignmentsTest : TestClients() {
     @Test
     fun `a prediction is by the rules of the current model`() {
         val client = client()
-        val photo = client.album.photos().photos.first { it.label == "cat" }.file
+        val photo = client.album.photos.first { it.label == "cat" }.file
         val model = client.model(rule = from("global", state = "mine"))
-        val predict = { runBlocking { client.predictor.predict(model, photo) } }
+        val predict = { client.predict(model, photo) }
         assertEquals(mapOf("cat" to 0.5, "dog" to 0.5), predict())
         client.outbox.delivered(client.carryOut(planWithState("initial")))
         val predicted = predict()
@@ -232,22 +232,22 @@ internal class AssignmentsTest : TestClients() {
     @Test
     fun `a model whose rules leave a tensor out is refused`() {
         val client = client()
-        val photo = client.album.photos().photos.first().file
+        val photo = client.album.photos.first().file
         val model = client.model(rule = from("global", "", "fc.bias"))
         val lacking =
-            assertThrows(AssignmentException::class.java) { runBlocking { client.predictor.predict(model, photo) } }
+            assertThrows(AssignmentException::class.java) { client.predict(model, photo) }
         assertEquals("not supported: no rule selects tensor 'fc.weight'", lacking.message)
     }
 
     @Test
     fun `a bundle that is not pinned is not even fetched, whatever it is wanted for`() {
         val client = client()
-        val photo = client.album.photos().photos.first().file
-        client.policy = Policy(bundles = setOf("00"))
+        val photo = client.album.photos.first().file
+        client.policy = AGREED.copy(bundles = setOf("00"))
         val uses: List<suspend () -> Any> =
             listOf(
                 { client.assignments.carryOut(client.assignment(wholePlan()), onlyTest = false) },
-                { client.predictor.predict(client.model(), photo) },
+                { client.predict(client.model(), photo) },
                 { client.assignments.embedNew(client.model(), onlyTest = false) },
                 { client.predictor.manifest(client.model()) },
             )
@@ -257,9 +257,9 @@ internal class AssignmentsTest : TestClients() {
             assertEquals("this client's policy: bundle $bundle is not among the pinned ones", error.message)
         }
         assertEquals(emptyList<ByteString>(), client.server.fetched)
-        client.policy = Policy()
+        client.policy = AGREED
         client.carryOut(wholePlan())
-        client.policy = Policy(bundles = setOf("00"))
+        client.policy = AGREED.copy(bundles = setOf("00"))
         assertThrows(AssignmentException::class.java) { runBlocking { uses[1]() } }
     }
 
@@ -278,10 +278,10 @@ internal class AssignmentsTest : TestClients() {
         client.outbox.delivered(first)
         client.carryOut(plan, round = 2)
         assertEquals(batches, client.engines[0].extracted)
-        val photo = client.album.photos().photos.first { it.label == "cat" }.file
+        val photo = client.album.photos.first { it.label == "cat" }.file
         client.put("global", uploadedBytes(first))
         val model = client.model(extractors = listOf("first", "absent"))
-        val predicted = runBlocking { client.predictor.predict(model, photo) }
+        val predicted = client.predict(model, photo)
         assertTrue(predicted.getValue("cat") > 0.9)
         assertEquals(Reason.UNSUPPORTED, client.refusal(wholePlan()).reason)
     }

@@ -7,9 +7,9 @@ import org.fedlens.proto.v1.BundleClass
 import org.fedlens.proto.v1.Difference
 import org.fedlens.proto.v1.Dtype
 import org.fedlens.proto.v1.ProgramFormat
+import org.fedlens.sdk.AGREED
 import org.fedlens.sdk.AssignmentException
 import org.fedlens.sdk.AssignmentException.Reason
-import org.fedlens.sdk.Policy
 import org.fedlens.sdk.TransportException
 import org.fedlens.sdk.blob.BlobWriter
 import org.fedlens.sdk.blob.Differences
@@ -130,12 +130,14 @@ internal class FetchingTest : TestClients() {
     @Test
     fun `a policy is stronger than an assignment, before anything is fetched`() {
         val client = client()
-        for (policy in listOf(Policy(upload = false), Policy(answerEvaluation = false), Policy(bundles = emptySet()))) {
+        val unasked = listOf(AGREED.copy(upload = false), AGREED.copy(answerEvaluation = false))
+        val refusing = unasked + AGREED.copy(bundles = emptySet())
+        for (policy in refusing) {
             client.policy = policy
             assertEquals(Reason.POLICY, client.refusal(wholePlan()).reason)
         }
         assertEquals(emptyList<ByteString>(), client.server.fetched)
-        client.policy = Policy()
+        client.policy = AGREED
         assertEquals(Reason.UNSUPPORTED, client.refusal(wholePlan { addExtractors("x") }).reason)
         // To see that, the manifest had to come.
         assertEquals(listOf(ByteString.copyFrom(client.bundle.id)), client.server.fetched)

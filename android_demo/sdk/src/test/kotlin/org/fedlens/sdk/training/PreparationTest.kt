@@ -2,7 +2,11 @@ package org.fedlens.sdk.training
 
 import com.google.protobuf.ByteString
 import org.fedlens.jvm.JdbcDatabase
+import org.fedlens.sdk.AlbumEntry
 import org.fedlens.sdk.KeyedHash
+import org.fedlens.sdk.album.Features
+import org.fedlens.sdk.album.PhotoBytes
+import org.fedlens.sdk.sha256
 import org.fedlens.sdk.store.FeatureCache
 import org.fedlens.sdk.store.FeatureSpace
 import org.junit.After
@@ -33,7 +37,7 @@ class PreparationTest {
         engine: SummingEngine = this.engine,
         onlyTest: Boolean = false,
         onPhoto: (Int, Int) -> Unit = { _, _ -> },
-    ) = Preparation(album.photos(), engine, OneColour, cache, onlyTest, onPhoto)
+    ) = Preparation(album.examples(), engine, OneColour, cache, onlyTest, onPhoto)
 
     @Test
     fun `rows are sorted by digest and hold features and labels`() {
@@ -101,6 +105,44 @@ class PreparationTest {
     }
 
     @Test
+    fun `bytes and features from elsewhere are rows like those of files`() {
+        val content = OneColour.content(255, 0, 0, 1)
+        val bytes = PhotoBytes(AlbumEntry(sha256(content)), "cat", "one", isTest = false) { content }
+        val features = Features("dog", "two", floatArrayOf(0.25f, 0.5f, 0.75f), isTest = false)
+        album.others += listOf(bytes, features)
+        val found = preparation().photos(SEED)
+        assertEquals(listOf(bytes.entry, features.entry).sorted(), found.train.entries)
+        val rows = found.train.rows.inputs.toList().chunked(3)
+        val expected = mapOf(bytes.entry to listOf(1f, 0f, 0f), features.entry to listOf(0.25f, 0.5f, 0.75f))
+        assertEquals(found.train.entries.map(expected::get), rows)
+        assertEquals(1, engine.embedded)
+        assertEquals(0, preparation().embed())
+    }
+
+    @Test
+    fun `features have a digest of their values, which says whether they are for tests`() {
+        val some = List(50) { Features("cat", "$it", floatArrayOf(it.toFloat(), 0f, 0f)) }
+        assertEquals(some.map { KeyedHash.isTestPhoto(it.entry.photo) }, some.map { it.isTest })
+        assertEquals(setOf(true, false), some.map { it.isTest }.toSet())
+        // float32, little endian: 1 is 00 00 80 3f.
+        val one = sha256(byteArrayOf(0, 0, 0x80.toByte(), 0x3f) + ByteArray(8))
+        assertArrayEquals(one, some[1].entry.photo)
+    }
+
+    @Test
+    fun `features that the model does not take are left out, and so are those that need views`() {
+        album.others += Features("cat", "short", floatArrayOf(1f), isTest = false)
+        album.others += Features("cat", "odd", floatArrayOf(1f, Float.NaN, 1f), isTest = false)
+        album.others += Features("cat", "good", floatArrayOf(1f, 1f, 1f), isTest = false)
+        album.others += Features("dog", "test", floatArrayOf(1f, 1f, 2f), isTest = true)
+        val unfit = Preparation.UNFIT to listOf("cat/odd", "cat/short")
+        assertEquals(mapOf(unfit), preparation().photos(SEED).skipped)
+        val found = preparation(viewing).photos(SEED)
+        assertEquals(mapOf(unfit, Preparation.NO_VIEWS to listOf("cat/good")), found.skipped)
+        assertEquals(0 to 1, found.train.size to found.test.size)
+    }
+
+    @Test
     fun `photos that cannot be used are left out and named by reason`() {
         album.skipped = mapOf("HEIC photos" to listOf("phone.heic"))
         album.add("cat", 2)
@@ -155,11 +197,11 @@ class PreparationTest {
     @Test
     fun `a photo that disappears while it is augmented is left out`() {
         album.add("cat", 3)
-        val gone = album.photos().photos[1]
+        val gone = album.photos[1]
         val bundle = viewing.bundle.manifest
         val space = FeatureSpace.of(bundle, Requirements.FORMAT)
         // Features are there, views are not.
-        val keys = album.photos().photos.map { ByteString.copyFrom(it.entry.photo) }
+        val keys = album.photos.map { ByteString.copyFrom(it.entry.photo) }
         cache.put(space, keys.associateWith { FloatArray(3).toBytes() })
         gone.file.delete()
         val found = preparation(viewing).photos(SEED)

@@ -8,6 +8,7 @@ import org.fedlens.proto.v1.BundleClass
 import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.Manifest
 import org.fedlens.proto.v1.ProgramFormat
+import org.fedlens.sdk.AGREED
 import org.fedlens.sdk.AssignmentException
 import org.fedlens.sdk.AssignmentException.Reason
 import org.fedlens.sdk.JsonMessages
@@ -43,14 +44,14 @@ class RequirementsTest {
 
     private fun refusal(assignment: Assignment): String {
         val error =
-            assertThrows(AssignmentException::class.java) { Requirements.check(assignment, bundle.manifest, Policy()) }
+            assertThrows(AssignmentException::class.java) { Requirements.check(assignment, bundle.manifest, AGREED) }
         assertEquals(Reason.UNSUPPORTED, error.reason)
         return error.message.orEmpty()
     }
 
     private fun forbidden(
         plan: LocalPlan,
-        policy: Policy = Policy(),
+        policy: Policy = AGREED,
     ): String {
         val error =
             assertThrows(AssignmentException::class.java) {
@@ -62,10 +63,10 @@ class RequirementsTest {
 
     @Test
     fun `an ordinary assignment is accepted`() {
-        Requirements.checkPinned(bundle.id, Policy(bundles = setOf(bundle.id.toHex())))
-        Requirements.checkPolicy(assignment(), Policy())
+        Requirements.checkPinned(bundle.id, AGREED.copy(bundles = setOf(bundle.id.toHex())))
+        Requirements.checkPolicy(assignment(), AGREED)
         Requirements.checkBundle(bundle.manifest)
-        Requirements.check(assignment(), bundle.manifest, Policy())
+        Requirements.check(assignment(), bundle.manifest, AGREED)
     }
 
     @Test
@@ -79,10 +80,10 @@ class RequirementsTest {
         // `start` and `trained` have 8 floats each. `step` takes the weights, 4 rows of 3 floats, 4 labels of 8 bytes
         // and 2 hyper-values, and gives the weights, a loss and 4 times 2 logits.
         val needed = 4L * (8 + 8) + 4 * (8 + 12 + 2 + 8 + 1 + 8) + 32
-        Requirements.check(assignment(), bundle.manifest, Policy(), memory = needed)
+        Requirements.check(assignment(), bundle.manifest, AGREED, memory = needed)
         val error =
             assertThrows(AssignmentException::class.java) {
-                Requirements.check(assignment(), bundle.manifest, Policy(), memory = needed - 1)
+                Requirements.check(assignment(), bundle.manifest, AGREED, memory = needed - 1)
             }
         assertEquals(Reason.UNSUPPORTED, error.reason)
     }
@@ -95,14 +96,14 @@ class RequirementsTest {
         val sums = vector.objects("plans").single { it.string("name").startsWith("sums over the train photos") }
         val plan = JsonMessages.of<Assignment>(sums.getAsJsonObject("assignment")).localPlan
         val sets = Plans.downloads(plan, manifest).map { BlobSet.newBuilder().setName(it).setSize(1).build() }
-        val allowed = Policy(allowTables = setOf("sums", "means"))
+        val allowed = AGREED.copy(allowTables = setOf("sums", "means"))
 
         fun check(
             plan: LocalPlan,
             policy: Policy,
         ) = Requirements.check(assignment(plan) { addAllSets(sets) }, manifest, policy)
         check(plan, allowed)
-        val refused = assertThrows(AssignmentException::class.java) { check(plan, Policy()) }
+        val refused = assertThrows(AssignmentException::class.java) { check(plan, AGREED) }
         assertEquals(Reason.POLICY, refused.reason)
         assertEquals("this client's policy: 'means' does not leave this device", refused.message)
         val beside = plan.toBuilder().clearStatistics().addStatistics(labelDistribution(1.0)).build()
@@ -115,10 +116,10 @@ class RequirementsTest {
     @Test
     fun `the initial weights are a set that every bundle brings along`() {
         val plan = wholePlan { starting(from("initial", state = "mine")) }
-        Requirements.check(assignment(plan), bundle.manifest, Policy(allowTables = setOf("state/mine")))
+        Requirements.check(assignment(plan), bundle.manifest, AGREED.copy(allowTables = setOf("state/mine")))
         val refused =
             assertThrows(AssignmentException::class.java) {
-                Requirements.check(assignment(plan), bundle.manifest, Policy())
+                Requirements.check(assignment(plan), bundle.manifest, AGREED)
             }
         assertEquals("this client's policy: 'state/mine' does not leave this device", refused.message)
     }
@@ -133,12 +134,12 @@ class RequirementsTest {
         ) = assertThrows(AssignmentException::class.java) {
             Requirements.checkAmounts(plan, bundle.manifest, photos, policy)
         }.also { assertEquals(Reason.POLICY, it.reason) }.message
-        assertEquals("this client's policy: 7 photos to train on; it takes 8 or more", refusal(7, Policy()))
+        assertEquals("this client's policy: 7 photos to train on; it takes 8 or more", refusal(7, AGREED))
         assertEquals(
             "this client's policy: training 'trained' takes 2 batches; it takes 3 or more",
-            refusal(8, Policy(leastBatches = 3L)),
+            refusal(8, AGREED.copy(leastBatches = 3L)),
         )
-        Requirements.checkAmounts(plan, bundle.manifest, 8, Policy())
+        Requirements.checkAmounts(plan, bundle.manifest, 8, AGREED)
     }
 
     @Test
@@ -162,10 +163,10 @@ class RequirementsTest {
         val plan = wholePlan { addStatistics(CLASS_COUNTS).addStatistics(CONFUSION) }
         val refused =
             mapOf(
-                Policy(upload = false) to "trained weights are not uploaded",
-                Policy(answerClassCounts = false) to "class counts are not answered",
-                Policy(answerEvaluation = false) to "evaluation results are not answered",
-                Policy(answerConfusion = false) to "confusion matrices are not answered",
+                AGREED.copy(upload = false) to "trained weights are not uploaded",
+                AGREED.copy(answerClassCounts = false) to "class counts are not answered",
+                AGREED.copy(answerEvaluation = false) to "evaluation results are not answered",
+                AGREED.copy(answerConfusion = false) to "confusion matrices are not answered",
             )
         for ((policy, what) in refused) assertEquals("this client's policy: $what", forbidden(plan, policy))
     }
@@ -173,8 +174,8 @@ class RequirementsTest {
     @Test
     fun `who uploads nothing still takes part in what sends no weights`() {
         val plan = evaluatingPlan()
-        Requirements.checkPolicy(assignment(plan), Policy(upload = false))
-        Requirements.check(assignment(plan), bundle.manifest, Policy())
+        Requirements.checkPolicy(assignment(plan), AGREED.copy(upload = false))
+        Requirements.check(assignment(plan), bundle.manifest, AGREED)
     }
 
     private fun noisy(
@@ -185,14 +186,14 @@ class RequirementsTest {
     @Test
     fun `a label distribution is answered within the policy's epsilons`() {
         for (epsilon in listOf(0.5, 8.0)) {
-            Requirements.checkPolicy(assignment(noisy(epsilon)), Policy(leastEpsilon = 0.5, mostEpsilon = 8.0))
+            Requirements.checkPolicy(assignment(noisy(epsilon)), AGREED.copy(leastEpsilon = 0.5, mostEpsilon = 8.0))
         }
-        Requirements.checkPolicy(assignment(noisy(1e-3)), Policy())
+        Requirements.checkPolicy(assignment(noisy(1e-3)), AGREED)
         val refused =
             mapOf(
-                Policy(answerLabelDistribution = false) to "label distributions are not answered",
-                Policy(leastEpsilon = 2.0) to "a label distribution with epsilon 1; answered are 2 to inf",
-                Policy(mostEpsilon = 0.5) to "a label distribution with epsilon 1; answered are 0 to 0.5",
+                AGREED.copy(answerLabelDistribution = false) to "label distributions are not answered",
+                AGREED.copy(leastEpsilon = 2.0) to "a label distribution with epsilon 1; answered are 2 to inf",
+                AGREED.copy(mostEpsilon = 0.5) to "a label distribution with epsilon 1; answered are 0 to 0.5",
             )
         for ((policy, what) in refused) assertEquals("this client's policy: $what", forbidden(noisy(1.0), policy))
     }
@@ -213,7 +214,7 @@ class RequirementsTest {
 
     @Test
     fun `capabilities name programs for phones, frozen backbones and the models`() {
-        val policy = Policy(allowTables = setOf("means", "choice"))
+        val policy = AGREED.copy(allowTables = setOf("means", "choice"))
         val capabilities = Requirements.capabilities(listOf("alexnet"), policy)
         assertEquals(1 to listOf("choice", "means"), capabilities.planFormat to capabilities.tablesList)
         assertEquals(listOf(ProgramFormat.PROGRAM_FORMAT_PTE), capabilities.formatsList)

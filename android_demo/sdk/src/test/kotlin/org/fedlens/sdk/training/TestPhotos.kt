@@ -2,8 +2,9 @@ package org.fedlens.sdk.training
 
 import org.fedlens.sdk.AlbumEntry
 import org.fedlens.sdk.PhotoException
-import org.fedlens.sdk.album.Album
-import org.fedlens.sdk.album.AlbumSnapshot
+import org.fedlens.sdk.album.Example
+import org.fedlens.sdk.album.ExampleSource
+import org.fedlens.sdk.album.Examples
 import org.fedlens.sdk.album.Photo
 import org.fedlens.sdk.photo.PhotoDecoder
 import org.fedlens.sdk.photo.PixelSource
@@ -31,8 +32,13 @@ internal object OneColour : PhotoDecoder {
 /** Photos in a folder; of those of each class every fifth is a test photo. */
 internal class TestAlbum(
     private val folder: File,
-) : Album {
+) : ExampleSource {
     private val added = ArrayList<Photo>()
+
+    /** Examples that are no photos in files. */
+    val others = ArrayList<Example>()
+
+    val photos: List<Photo> get() = added.toList()
 
     /** Files that the next snapshot reports as skipped. */
     var skipped: Map<String, List<String>> = emptyMap()
@@ -70,5 +76,5 @@ internal class TestAlbum(
         return Photo(AlbumEntry(digest, copy), label, file, isTest).also { added += it }
     }
 
-    override fun photos() = AlbumSnapshot(added.toList(), skipped)
+    override fun examples() = Examples(added.toList() + others, skipped)
 }

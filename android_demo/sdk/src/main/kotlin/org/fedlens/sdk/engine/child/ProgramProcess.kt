@@ -18,6 +18,10 @@ import java.util.concurrent.ExecutionException
 import java.util.concurrent.ScheduledThreadPoolExecutor
 import java.util.concurrent.TimeUnit
 import java.util.concurrent.TimeoutException
+import java.util.concurrent.atomic.AtomicBoolean
+
+/** Signals the end of a process that another call has told of, so that it counts once. */
+internal class LostToAnother : Exception()
 
 /**
  * A process for programs, as the app sees it. After it has run a program it counts as hostile: a reply that is not as
@@ -37,6 +41,7 @@ internal class ProgramProcess(
     private val binder: IBinder
 
     @Volatile private var hasEnded = false
+    private val isLost = AtomicBoolean()
 
     /** False if it has ended, by itself or from here. */
     val isAlive: Boolean get() = !hasEnded && binder.isBinderAlive
@@ -65,6 +70,7 @@ internal class ProgramProcess(
      * @param program Name of the program, for messages.
      * @throws EngineException With reason `CRASHED`: it has ended, does not answer, or not as it should. With another
      *     reason: the call has failed; the text says why.
+     * @throws LostToAnother It has ended, and another call that was under way tells of it.
      */
     fun call(
         code: Int,
@@ -140,6 +146,7 @@ internal class ProgramProcess(
         cause: Exception? = null,
     ): Nothing {
         end()
+        if (!isLost.compareAndSet(false, true)) throw LostToAnother()
         throw EngineException(Reason.CRASHED, "program '$program' cannot be used: its process $why", cause)
     }
 

@@ -122,7 +122,7 @@ internal class SeparateRuntime(
 
         init {
             try {
-                ready()
+                anew { ready() }
             } catch (error: Throwable) {
                 close()
                 throw error
@@ -131,7 +131,18 @@ internal class SeparateRuntime(
 
         override fun run() {
             check(isOpen) { "program '${form.name}' is closed" }
-            ready().call(Link.RUN, form.name) { it.writeInt(number) }
+            anew { ready().call(Link.RUN, form.name) { it.writeInt(number) } }
+        }
+
+        /** Run [work], and again in a new process if another program has ended this one: the arguments are here. */
+        private fun anew(work: () -> Unit) {
+            while (true) {
+                try {
+                    return work()
+                } catch (_: LostToAnother) {
+                    continue
+                }
+            }
         }
 
         override fun close() {

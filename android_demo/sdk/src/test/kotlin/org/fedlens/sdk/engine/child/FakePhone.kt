@@ -9,6 +9,7 @@ import android.os.DeadObjectException
 import android.os.IBinder
 import android.os.Parcel
 import org.robolectric.RuntimeEnvironment
+import java.util.Collections
 import java.util.concurrent.CountDownLatch
 import java.util.concurrent.Executor
 
@@ -79,7 +80,7 @@ internal class FakeProcess private constructor(
     ) : this(phone, service, name, connection, ProgramBinder(phone.loader))
 
     private val death = CountDownLatch(1)
-    val calls = mutableListOf<Int>()
+    val calls: MutableList<Int> = Collections.synchronizedList(mutableListOf())
     val isDead: Boolean get() = death.count == 0L
 
     fun die() = death.countDown()

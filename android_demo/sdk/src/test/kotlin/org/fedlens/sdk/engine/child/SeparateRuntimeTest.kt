@@ -28,6 +28,9 @@ import org.junit.runner.RunWith
 import org.robolectric.RobolectricTestRunner
 import org.robolectric.annotation.Config
 import java.nio.ByteBuffer
+import java.util.concurrent.CompletableFuture
+import java.util.concurrent.CyclicBarrier
+import java.util.concurrent.TimeUnit
 
 /** Both sides of the link, with programs that are functions here; what Android does is played by [FakePhone]. */
 @RunWith(RobolectricTestRunner::class)
@@ -172,6 +175,27 @@ class SeparateRuntimeTest {
         }
         script = {}
         runtime.load(form, file).use { it.run() }
+        assertEquals(2, phone.started.size)
+    }
+
+    @Test
+    fun `a process that dies under the programs of two clients is one crash, and the other program runs again`() {
+        val bothRun = CyclicBarrier(2)
+        phone.answers[Link.RUN] = { reply ->
+            if (phone.started.size == 1) {
+                bothRun.await()
+                phone.started.single().die()
+            }
+            reply.writeInt(Link.Status.DONE.code)
+            reply.writeString(null)
+            true
+        }
+        val runtime = runtime()
+        val outcomes =
+            List(2) { runtime.load(form, file) }
+                .map { program -> CompletableFuture.supplyAsync { runCatching { program.run() }.exceptionOrNull() } }
+                .map { it.get(30, TimeUnit.SECONDS) }
+        assertEquals(listOf(Reason.CRASHED), outcomes.filterNotNull().map { (it as EngineException).reason })
         assertEquals(2, phone.started.size)
     }
 

@@ -1,9 +1,11 @@
-package org.fedlens.sdk.training
+package org.fedlens.sdk.model
 
 import org.fedlens.sdk.EngineException
 import org.fedlens.sdk.engine.Engine
 import org.fedlens.sdk.photo.PhotoDecoder
-import java.io.File
+import org.fedlens.sdk.training.Extracted
+import org.fedlens.sdk.training.PhotoReader
+import org.fedlens.sdk.training.Tensors
 import kotlin.math.exp
 import kotlin.math.ln
 
@@ -14,6 +16,7 @@ internal object Prediction {
      *
      * @param engine Engine of the bundle that the weights belong to.
      * @param weights Every exchangeable tensor.
+     * @param input The features to predict from.
      * @param extractors Tensors of the concatenated extractors, in order; null for an absent one.
      * @throws org.fedlens.sdk.PhotoException The photo cannot be decoded.
      * @throws java.io.IOException The photo cannot be read.
@@ -23,11 +26,11 @@ internal object Prediction {
         engine: Engine,
         weights: Tensors,
         decoder: PhotoDecoder,
-        photo: File,
+        input: PhotoReader.() -> FloatArray,
         extractors: List<Tensors?> = emptyList(),
     ): Map<String, Double> {
         val manifest = engine.bundle.manifest
-        val features = PhotoReader(engine, decoder).features(photo)
+        val features = PhotoReader(engine, decoder).input()
         if (extractors.size != manifest.concatenated) {
             val message =
                 "the model takes ${manifest.concatenated} extractors side by side, there are ${extractors.size}"
