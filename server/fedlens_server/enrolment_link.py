@@ -32,8 +32,8 @@ def enrolment_link(
         purpose: What the models are for, in a sentence or two.
 
     Raises:
-        ValueError: `server` is not an HTTPS address, `token` is not printable ASCII, `ca` holds no certificate, or a text
-            is empty, too long, or not printable.
+        ValueError: `server` is not an HTTPS address, `token` is not printable ASCII, `ca` holds no certificate, or a
+            text is empty, too long, or not printable.
     """
     address = urlsplit(server)
     if address.scheme != "https" or not address.hostname or "@" in address.netloc or address.query or address.fragment:
