@@ -3,7 +3,9 @@ package org.fedlens.sdk.album
 import android.content.ClipData
 import android.content.Intent
 import android.net.Uri
+import android.os.Build
 import android.provider.MediaStore
+import org.fedlens.sdk.onAndroid
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertFalse
 import org.junit.Assert.assertThrows
@@ -15,9 +17,9 @@ import org.robolectric.annotation.Config
 
 /** The contract with the system's picker: what it is asked for, and what its answer means. */
 @RunWith(RobolectricTestRunner::class)
+@Config(sdk = [35])
 class PhotoPickerTest {
     @Test
-    @Config(sdk = [34])
     fun `Android 13 and newer have a picker of photos, whose limit is kept`() {
         val one = PhotoPicker.intent()
         assertEquals(MediaStore.ACTION_PICK_IMAGES to "image/*", one.action to one.type)
@@ -27,17 +29,17 @@ class PhotoPickerTest {
     }
 
     @Test
-    @Config(sdk = [30])
     fun `older ones pick documents that are photos`() {
-        val some = PhotoPicker.intent(5)
-        assertEquals(Intent.ACTION_OPEN_DOCUMENT to "image/*", some.action to some.type)
-        assertEquals(setOf(Intent.CATEGORY_OPENABLE), some.categories)
-        assertTrue(some.getBooleanExtra(Intent.EXTRA_ALLOW_MULTIPLE, false))
-        assertFalse(PhotoPicker.intent().getBooleanExtra(Intent.EXTRA_ALLOW_MULTIPLE, true))
+        onAndroid(Build.VERSION_CODES.S) {
+            val some = PhotoPicker.intent(5)
+            assertEquals(Intent.ACTION_OPEN_DOCUMENT to "image/*", some.action to some.type)
+            assertEquals(setOf(Intent.CATEGORY_OPENABLE), some.categories)
+            assertTrue(some.getBooleanExtra(Intent.EXTRA_ALLOW_MULTIPLE, false))
+            assertFalse(PhotoPicker.intent().getBooleanExtra(Intent.EXTRA_ALLOW_MULTIPLE, true))
+        }
     }
 
     @Test
-    @Config(sdk = [34])
     fun `picked are one photo, several, or none`() {
         val (first, second) = listOf("content://photos/1", "content://photos/2").map(Uri::parse)
         assertEquals(listOf(first), PhotoPicker.picked(Intent().setData(first)))

@@ -14,7 +14,7 @@ import java.nio.ByteBuffer
 /** Android's own decoder of HEIC. */
 @RunWith(RobolectricTestRunner::class)
 @GraphicsMode(GraphicsMode.Mode.NATIVE)
-@Config(sdk = [34])
+@Config(sdk = [35])
 class HeicPhotoTest {
     @Test
     @Ignore("not run: Robolectric has no decoder of HEIC; on a phone, with a photo of its camera in heic.file")

@@ -7,6 +7,7 @@ import android.app.job.JobInfo
 import android.app.job.JobScheduler
 import android.content.ComponentName
 import android.os.Build
+import org.fedlens.sdk.onAndroid
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertFalse
 import org.junit.Assert.assertNull
@@ -18,7 +19,6 @@ import org.robolectric.RobolectricTestRunner
 import org.robolectric.RuntimeEnvironment
 import org.robolectric.Shadows.shadowOf
 import org.robolectric.annotation.Config
-import org.robolectric.util.ReflectionHelpers
 
 /** What Android is asked for. */
 @RunWith(RobolectricTestRunner::class)
@@ -128,19 +128,6 @@ class LearningJobsTest {
         assertEquals(Background.OUT_OF_QUOTA, jobs.background.value)
         assertFalse(jobs.scheduleNow())
         assertNull(scheduler.getPendingJob(ids.periodic))
-    }
-
-    private fun onAndroid(
-        level: Int,
-        work: () -> Unit,
-    ) {
-        val here = Build.VERSION.SDK_INT
-        ReflectionHelpers.setStaticField(Build.VERSION::class.java, "SDK_INT", level)
-        try {
-            work()
-        } finally {
-            ReflectionHelpers.setStaticField(Build.VERSION::class.java, "SDK_INT", here)
-        }
     }
 
     // What stands in its place tells more than there is to ask here.
