@@ -37,6 +37,7 @@ internal fun lineOf(event: Event): String =
                 "steps" to event.steps,
                 "loss" to event.loss,
             )
+        is Event.ModelAdopted -> jsonLine("event" to "model_adopted", "task" to event.task)
         is Event.RoundReported ->
             jsonLine(
                 "event" to "round_reported",

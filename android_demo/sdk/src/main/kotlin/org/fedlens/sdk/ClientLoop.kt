@@ -5,23 +5,23 @@ import org.fedlens.proto.v1.CheckInRequest
 import org.fedlens.proto.v1.CheckInResponse
 import org.fedlens.proto.v1.ClientRole
 import org.fedlens.proto.v1.CurrentModel
-import org.fedlens.proto.v1.Finished
 import org.fedlens.proto.v1.Wait
 import org.fedlens.proto.v1.WaitReason
+import org.fedlens.sdk.model.ModelChoice
+import org.fedlens.sdk.model.ModelStore
+import org.fedlens.sdk.model.Predictor
 import org.fedlens.sdk.net.Transport
 import org.fedlens.sdk.plan.Plans
 import org.fedlens.sdk.store.Journal
 import org.fedlens.sdk.store.Result
 import org.fedlens.sdk.store.StateFolder
 import org.fedlens.sdk.training.Assignments
-import org.fedlens.sdk.training.Predictor
 import org.fedlens.sdk.training.Requirements
-import java.io.File
 import java.util.Locale
 
 /**
- * The client loop, on the client's thread. Only one of [runOnce] and [learnOfModel] runs at a time; [predict],
- * [classNames], [displayNames] and [fetchModel] run beside them on another thread.
+ * The client loop, on the client's thread. Only one of [runOnce] and [learnOfModel] runs at a time; [classNames],
+ * [displayNames] and [models] run beside them on another thread.
  */
 internal class ClientLoop(
     private val configuration: ClientConfiguration,
@@ -30,18 +30,15 @@ internal class ClientLoop(
     private val delivery: Delivery,
     private val assignments: Assignments,
     private val predictor: Predictor,
+    private val store: ModelStore,
     private val journal: Journal,
     private val reporter: EventReporter,
 ) {
     private val settings = configuration.settings
     private val pacing = Pacing()
     private val abilities get() = Requirements.capabilities(settings.models, settings.policy())
-    private var role: Role? = storedRole()
 
-    @Volatile private var current = models(CURRENT)
-
-    // Models that were all here when they were last used.
-    @Volatile private var ready = models(READY)
+    @Volatile private var role: Role? = storedRole()
     private var mayHaveResult = true
 
     // By the end of an earlier process, or by a cancellation.
@@ -52,34 +49,25 @@ internal class ClientLoop(
     private var ended = 0L to 0L
     private var notGiven = 0L to 0L
 
-    /** See [FedLensClient.predict]. */
-    suspend fun predict(
-        photo: File,
-        task: Long?,
-    ): Map<String, Double> {
-        val model = announced(task)
-        return predictor.predict(model, photo, ready.modelsList.find { it.task == model.task }, ::isReady)
-    }
+    private val onlyTest get() = role == Role.EVALUATOR
 
-    /** See [FedLensClient.fetchModel]. */
-    suspend fun fetchModel(task: Long?) {
-        val model = announced(task)
-        predictor.fetch(model)
-        isReady(model)
-    }
+    /** The models of this phone, of which one predicts. */
+    val models: ModelChoice =
+        ModelChoice(store, predictor, configuration.album, settings.adoption, { onlyTest }, reporter::report)
 
     /** See [FedLensClient.embedNew]. */
     suspend fun embedNew(): Int {
-        val model = model(null) ?: return 0
-        return assignments.embedNew(model, onlyTest = role == Role.EVALUATOR)
+        val model = store.announced(null) ?: return 0
+        return assignments.embedNew(model, onlyTest)
     }
 
     /** See [FedLensClient.classNames]. */
-    suspend fun classNames(): List<String> = model(null)?.let { predictor.manifest(it).classNamesList }.orEmpty()
+    suspend fun classNames(): List<String> =
+        store.announced(null)?.let { predictor.manifest(it).classNamesList }.orEmpty()
 
     /** See [FedLensClient.displayNames]. */
     suspend fun displayNames(locale: Locale): Map<String, String> =
-        model(null)?.let { Manifests.displayNames(predictor.manifest(it), locale) }.orEmpty()
+        store.announced(null)?.let { Manifests.displayNames(predictor.manifest(it), locale) }.orEmpty()
 
     /** Tell the server to delete everything about this client; true if an update cannot be taken back. */
     suspend fun forget(): Boolean =
@@ -93,19 +81,7 @@ internal class ClientLoop(
         }
 
     /** Deliver the result in the outbox, or take part in one round if there is none. */
-    suspend fun runOnce(): Event.Outcome = recovering { nextOutcome() }
-
-    /** The last announced model of [task], or of the first task, that can be put together. */
-    private fun model(task: Long?): CurrentModel? =
-        current.modelsList.find { it.rulesCount > 0 && (task == null || it.task == task) }
-
-    private fun announced(task: Long?): CurrentModel {
-        val whose = if (task == null) "" else " of task $task"
-        return model(task) ?: throw AssignmentException(
-            AssignmentException.Reason.UNSUPPORTED,
-            "the server has announced no model$whose for this client yet; call checkIn() first",
-        )
-    }
+    suspend fun runOnce(): Event.Outcome = recovering { nextOutcome() }.also { models.settle() }
 
     /** Enrol if necessary and ask once for the current model, without starting work. */
     suspend fun learnOfModel() {
@@ -114,6 +90,7 @@ internal class ClientLoop(
             reporter.enter(ClientState.CheckingIn)
             learnFrom(checkIn(holdMs = 0))
         }
+        models.settle()
         reporter.enter(ClientState.Idle)
     }
 
@@ -128,8 +105,7 @@ internal class ClientLoop(
             role = null
             // Earlier task and round numbers mean nothing to that server.
             state.reset()
-            current = Finished.getDefaultInstance()
-            ready = current
+            store.reload()
             work()
         }
 
@@ -138,12 +114,12 @@ internal class ClientLoop(
         when (response.resultCase) {
             CheckInResponse.ResultCase.ASSIGNMENT -> {
                 modelOf(response.assignment)?.let { model ->
-                    val others = current.modelsList.filter { it.task != model.task }
-                    remember((others + model).sortedBy { it.task })
+                    val others = store.announced.filter { it.task != model.task }
+                    store.announce((others + model).sortedBy { it.task })
                 }
             }
-            CheckInResponse.ResultCase.WAIT -> remember(response.wait.modelsList)
-            CheckInResponse.ResultCase.FINISHED -> remember(response.finished.modelsList)
+            CheckInResponse.ResultCase.WAIT -> store.announce(response.wait.modelsList)
+            CheckInResponse.ResultCase.FINISHED -> store.announce(response.finished.modelsList)
             else -> throw badResponse("the answer to a check-in says nothing that this version knows")
         }
     }
@@ -206,7 +182,7 @@ internal class ClientLoop(
     }
 
     private suspend fun checkIn(holdMs: Int = settings.holdMs): CheckInResponse {
-        val photos = if (role == Role.EVALUATOR) 0 else configuration.album.photos().photos.count { !it.isTest }
+        val photos = if (onlyTest) 0 else configuration.album.photos().photos.count { !it.isTest }
         val offered = if (photos < settings.policy().leastTrainPhotos) 0 else photos
         return transport.checkIn(
             CheckInRequest
@@ -263,9 +239,7 @@ internal class ClientLoop(
         reporter.enter(ClientState.Preparing(assignment.task, assignment.round, 0, 0))
         val result =
             try {
-                assignments
-                    .carryOut(assignment, onlyTest = role == Role.EVALUATOR)
-                    .also { modelOf(assignment)?.let(::isReady) }
+                assignments.carryOut(assignment, onlyTest)
             } catch (failure: TransportException) {
                 if (!failure.isAboutTheRequest) throw failure
                 // The round has probably closed in the meantime, and its blobs are gone.
@@ -300,25 +274,6 @@ internal class ClientLoop(
         return outcome.also(reporter::report)
     }
 
-    private fun remember(models: List<CurrentModel>) {
-        val announced = Finished.newBuilder().addAllModels(models).build()
-        if (announced == current) return
-        state.set(CURRENT to announced.toByteArray())
-        current = announced
-    }
-
-    /** Remember that this model is all here. */
-    @Synchronized
-    private fun isReady(model: CurrentModel) {
-        val known = ready.modelsList
-        if (model in known) return
-        val next = Finished.newBuilder().addAllModels(known.filter { it.task != model.task } + model).build()
-        state.set(READY to next.toByteArray())
-        ready = next
-    }
-
-    private fun models(key: String): Finished = Finished.parseFrom(state.get(key) ?: ByteArray(0))
-
     private fun storedRole(): Role? {
         val word = state.get(ROLE)?.let { String(it) }
         // A client whose models or allowed tables have changed must enrol again.
@@ -337,11 +292,9 @@ internal class ClientLoop(
     }
 
     private companion object {
-        // StateFolder.reset() deletes ROLE, CURRENT, READY and NOT_BEFORE.
+        // StateFolder.reset() deletes ROLE and NOT_BEFORE.
         const val ROLE = "role"
         const val CAPABILITIES = "capabilities"
-        const val CURRENT = "current"
-        const val READY = "ready"
         const val NOT_BEFORE = "not_before"
 
         // Shorter pauses are not worth a write to the disk.

@@ -9,6 +9,8 @@ import org.fedlens.sdk.engine.CrashLog
 import org.fedlens.sdk.engine.Engine
 import org.fedlens.sdk.engine.ProgramEngine
 import org.fedlens.sdk.engine.ProgramRuntime
+import org.fedlens.sdk.model.ModelStore
+import org.fedlens.sdk.model.Predictor
 import org.fedlens.sdk.net.HttpTransport
 import org.fedlens.sdk.net.Transport
 import org.fedlens.sdk.store.Cache
@@ -25,7 +27,6 @@ import org.fedlens.sdk.store.StateTensors
 import org.fedlens.sdk.store.TensorFiles
 import org.fedlens.sdk.training.Assignments
 import org.fedlens.sdk.training.BundleTrust
-import org.fedlens.sdk.training.Predictor
 import java.io.Closeable
 import java.io.File
 
@@ -145,12 +146,13 @@ internal class ClientResources private constructor(
                 val trust = configuration.openTrust()?.also { opened += it }
                 val crashes = Crashes(state)
                 val cache = Cache(cacheFolder, settings.maxCacheBytes)
+                val store = ModelStore(state, files, cache)
                 val tried = File(cacheFolder, TRIED)
                 val predictor =
                     Predictor(
                         transport,
                         cache,
-                        clientState,
+                        features,
                         configuration.platform.decoder,
                         settings.policy,
                         trust,
@@ -158,6 +160,7 @@ internal class ClientResources private constructor(
                         engineOf = { configuration.engineOf(it, tried, crashes, true) },
                         predictions,
                         emit = reporter::report,
+                        arrived = store::arrived,
                     )
                 val assignments =
                     Assignments(
@@ -178,7 +181,17 @@ internal class ClientResources private constructor(
                     )
                 val delivery = Delivery(transport, outbox, journal)
                 val loop =
-                    ClientLoop(configuration, state, transport, delivery, assignments, predictor, journal, reporter)
+                    ClientLoop(
+                        configuration,
+                        state,
+                        transport,
+                        delivery,
+                        assignments,
+                        predictor,
+                        store,
+                        journal,
+                        reporter,
+                    )
                 return ClientResources(state, transport, journal, features, trust, assignments, predictor, loop)
             } catch (failure: Throwable) {
                 opened.asReversed().forEach { it.close() }

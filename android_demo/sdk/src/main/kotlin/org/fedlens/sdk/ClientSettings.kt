@@ -1,5 +1,6 @@
 package org.fedlens.sdk
 
+import org.fedlens.sdk.model.Adoption
 import org.fedlens.sdk.net.Backoff
 import org.fedlens.sdk.store.SecretStore
 import java.io.File
@@ -23,6 +24,7 @@ import java.io.File
  * @property clientVersion Of the app, as its makers count it, 0 to 2^32 - 1; a task may require a least one.
  * @property audience Names of federations for which bundles may be signed; the platform's application id is always one.
  * @property isolation Where bundles' programs run.
+ * @property adoption When a newer model takes the place of the one in use for predictions.
  */
 public class ClientSettings
     @JvmOverloads
@@ -41,6 +43,7 @@ public class ClientSettings
         public val clientVersion: Long = 0,
         public val audience: Set<String> = emptySet(),
         public val isolation: Isolation = Isolation.WHERE_POSSIBLE,
+        public val adoption: Adoption = Adoption.ALWAYS,
     ) {
         init {
             require(clientVersion in 0..0xFFFF_FFFFL) { "clientVersion: found $clientVersion, must be 0 to 4294967295" }

@@ -62,10 +62,7 @@ public class Evaluation(
             var loss = 0.0
             for ((row, label) in labels.withIndex()) {
                 val first = row * classes
-                var predicted = 0
-                for (i in 1 until classes) {
-                    if (logits[first + i] > logits[first + predicted]) predicted = i
-                }
+                val predicted = predicted(logits, row, classes)
                 val greatest = logits[first + predicted].toDouble()
                 var sum = 0.0
                 for (i in 0 until classes) sum += exp(logits[first + i] - greatest)
@@ -74,6 +71,20 @@ public class Evaluation(
                 if (withConfusion) confusion[label.toInt() * classes + predicted]++
             }
             return Evaluation(labels.size.toLong(), correct, loss, confusion.takeIf { withConfusion })
+        }
+
+        /** The class with the greatest logit in a row; among equal logits the first. */
+        internal fun predicted(
+            logits: FloatArray,
+            row: Int,
+            classes: Int,
+        ): Int {
+            val first = row * classes
+            var predicted = 0
+            for (i in 1 until classes) {
+                if (logits[first + i] > logits[first + predicted]) predicted = i
+            }
+            return predicted
         }
     }
 }

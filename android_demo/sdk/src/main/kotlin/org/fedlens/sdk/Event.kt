@@ -63,6 +63,11 @@ public sealed interface Event {
         val loss: Float,
     ) : Event
 
+    /** Another model of this task predicts from now on; `FedLensClient.models` describes it. */
+    public data class ModelAdopted(
+        val task: Long,
+    ) : Event
+
     /** The end of an assignment, or of all tasks. */
     public sealed interface Outcome : Event
 

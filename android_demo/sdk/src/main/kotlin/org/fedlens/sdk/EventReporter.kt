@@ -82,7 +82,7 @@ internal class EventReporter(
             is Event.RoundFailed -> ClientState.Failed(event.reason.name.lowercase(), event.detail)
             is Event.RoundRefused -> ClientState.Refused(event.code, event.detail, event.task, event.round)
             Event.TasksFinished -> ClientState.Finished
-            is Event.Enrolled, is Event.PhotosSkipped -> null
+            is Event.Enrolled, is Event.PhotosSkipped, is Event.ModelAdopted -> null
         }
 
     private companion object {

@@ -21,6 +21,9 @@ import kotlinx.coroutines.sync.Mutex
 import kotlinx.coroutines.sync.withLock
 import kotlinx.coroutines.withContext
 import org.fedlens.sdk.album.Album
+import org.fedlens.sdk.model.Adoption
+import org.fedlens.sdk.model.Model
+import org.fedlens.sdk.model.Models
 import org.fedlens.sdk.store.Floors
 import org.fedlens.sdk.store.Journal
 import org.fedlens.sdk.store.StateFolder
@@ -160,10 +163,10 @@ public class FedLensClient internal constructor(
     }
 
     /**
-     * The probability of each class, in label order, by the client's current model: the one that the server announced
-     * last, combined with the client state. It waits neither for a training that is under way nor for a metered network:
-     * if the announced model is not here, an earlier one predicts, unless an unmetered network brings the new one within
-     * two seconds.
+     * The probability of each class, in label order, by the model in use: by default the one that the server announced
+     * last, combined with the client state; the settings' `adoption` and [adopt] can choose another one. It waits
+     * neither for a training that is under way nor for a metered network: if that model is not here, another one
+     * predicts, unless an unmetered network brings it within two seconds.
      *
      * Only before there is any model on the phone it waits for an unmetered network's download, for as long as the
      * settings' `backoff` allows: use `withTimeout` for a user who waits.
@@ -178,7 +181,46 @@ public class FedLensClient internal constructor(
     public suspend fun predict(
         photo: File,
         task: Long? = null,
-    ): Map<String, Double> = inThread(predicting) { aside { it.loop.predict(photo, task) } }
+    ): Map<String, Double> = inThread(predicting) { aside { it.loop.models.predict(photo, task) } }
+
+    /**
+     * The probability of each class by a model of [models], to see what another one than that in use predicts. It is
+     * fetched as in the other [predict].
+     *
+     * @throws FedLensException As the other [predict]; an [AssignmentException], too, if the model has been replaced.
+     */
+    public suspend fun predict(
+        photo: File,
+        model: Model,
+    ): Map<String, Double> = inThread(predicting) { aside { it.loop.models.predict(photo, model) } }
+
+    /**
+     * The models of a task on this phone, with their last results on the phone's own test photos. It fetches nothing
+     * and waits for no training.
+     *
+     * @param task As in [predict].
+     */
+    public suspend fun models(task: Long? = null): Models =
+        inThread(predicting) { aside { it.loop.models.models(task) } }
+
+    /**
+     * Test the models on this phone's own test photos, outside a round, and return them; nothing is sent. It waits for
+     * no training. A newer model that is not here is tested, too, if an unmetered network brings it within two seconds.
+     *
+     * @param task As in [predict].
+     * @throws FedLensException A model cannot be run.
+     */
+    public suspend fun testModels(task: Long? = null): Models =
+        inThread(predicting) { aside { it.loop.models.testModels(task) } }
+
+    /**
+     * Make a model of [models] the one that predicts on this phone: the newer one, or the previous one, which is a
+     * roll-back. It is fetched as in [predict]. An older one than the newest stays, whatever the settings say, until
+     * this is called again; after the newest, [Adoption] decides. Rounds go on with what the server assigns.
+     *
+     * @throws FedLensException As [predict]; an [AssignmentException], too, if the model has been replaced.
+     */
+    public suspend fun adopt(model: Model): Unit = inThread(predicting) { aside { it.loop.models.adopt(model) } }
 
     /**
      * Fetch the announced model for [predict], over any network, and wait until it is here.
@@ -187,7 +229,7 @@ public class FedLensClient internal constructor(
      * @throws FedLensException As [predict].
      */
     public suspend fun fetchModel(task: Long? = null): Unit =
-        inThread(predicting) { aside { it.loop.fetchModel(task) } }
+        inThread(predicting) { aside { it.loop.models.fetchModel(task) } }
 
     /**
      * Embed new photos of the album ahead of the next round; call it after adding a photo. Without a model, as before

@@ -31,6 +31,6 @@ public class AlbumSnapshot(
 
 /** The source of a client's photos. It may change between rounds; each round works on a snapshot. */
 public interface Album {
-    /** The current labelled photos; called on the client's thread. */
+    /** The current labelled photos; called on one of the client's threads. */
     public fun photos(): AlbumSnapshot
 }

@@ -113,6 +113,16 @@ internal class Cache(
         }
     }
 
+    /** Pin a part or blob, which need not be here, until [pins] is closed. */
+    fun pin(
+        digest: ByteArray,
+        pins: Pins,
+    ) {
+        val name = digest.toHex()
+        synchronized(pinned) { pinned[name] = (pinned[name] ?: 0) + 1 }
+        pins.add { unpin(name) }
+    }
+
     /** Pin a part or blob until [pins] is closed; true if it is here. */
     suspend fun holdPresent(
         digest: ByteArray,
@@ -217,15 +227,6 @@ internal class Cache(
         return file.setLastModified(System.currentTimeMillis()).also { there ->
             if (!there) synchronized(pinned) { verified -= name }
         }
-    }
-
-    private fun pin(
-        digest: ByteArray,
-        pins: Pins,
-    ) {
-        val name = digest.toHex()
-        synchronized(pinned) { pinned[name] = (pinned[name] ?: 0) + 1 }
-        pins.add { unpin(name) }
     }
 
     private fun unpin(name: String) {

@@ -165,7 +165,8 @@ internal class Outbox(
             state.transaction { db ->
                 db.query(
                     "SELECT blob_sha256 FROM outbox_blobs WHERE blob IS NULL " +
-                        "UNION SELECT blob_sha256 FROM client_state WHERE blob IS NULL",
+                        "UNION SELECT blob_sha256 FROM client_state WHERE blob IS NULL " +
+                        "UNION SELECT blob_sha256 FROM model_state WHERE blob IS NULL",
                 ) { it.bytes(0) }
             }
         files.sweep(named)

@@ -12,7 +12,7 @@ import java.io.File
  * time.
  *
  *     secret           whoever has it is this client; see [SecretStore]
- *     client.sqlite3   identity, outbox, client state, noisy answers, journal
+ *     client.sqlite3   identity, outbox, client state, models, noisy answers, journal
  *     tensors/         blobs of the outbox and of client state that are too large for a row
  *     lock             held while a client is open
  *     cache/           what can be fetched or computed again ([Cache], [FeatureCache])
@@ -53,8 +53,8 @@ internal class StateFolder private constructor(
     }
 
     /**
-     * Delete role, current models, pause, results and client state, which mean nothing to a server that does not know
-     * the client.
+     * Delete role, models, pause, results and client state, which mean nothing to a server that does not know the
+     * client.
      *
      * Noisy answers stay, because a second answer would let the noise average out. The journal stays too.
      */
@@ -106,6 +106,14 @@ internal class StateFolder private constructor(
                 """CREATE TABLE client_state (
                     task INTEGER, name TEXT, round INTEGER, is_current INTEGER NOT NULL,
                     blob_sha256 BLOB NOT NULL, blob BLOB, PRIMARY KEY (task, name, round, is_current)
+                )""",
+                """CREATE TABLE model (
+                    id INTEGER PRIMARY KEY AUTOINCREMENT, task INTEGER NOT NULL, place TEXT NOT NULL,
+                    announced BLOB NOT NULL, known_since_ms INTEGER NOT NULL, in_use_since_ms INTEGER,
+                    is_held INTEGER NOT NULL, photos BLOB, hits BLOB, needs BLOB
+                )""",
+                """CREATE TABLE model_state (
+                    model INTEGER, name TEXT, blob_sha256 BLOB NOT NULL, blob BLOB, PRIMARY KEY (model, name)
                 )""",
                 """CREATE TABLE journal (
                     id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, outcome TEXT NOT NULL,
@@ -187,10 +195,12 @@ internal class StateFolder private constructor(
         }
 
         private fun resetRows(db: Statements) {
-            db.run("DELETE FROM meta WHERE key IN ('role', 'current', 'ready', 'not_before')")
+            db.run("DELETE FROM meta WHERE key IN ('role', 'current', 'not_before')")
             db.run("DELETE FROM outbox")
             db.run("DELETE FROM outbox_blobs")
             db.run("DELETE FROM client_state")
+            db.run("DELETE FROM model")
+            db.run("DELETE FROM model_state")
             Journal.dropWaiting(db)
         }
 

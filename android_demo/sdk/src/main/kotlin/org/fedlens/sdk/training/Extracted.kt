@@ -46,14 +46,23 @@ internal class Extracted(
         photos: PreparedPhotos,
         extractors: List<Extractor?>,
     ): PreparedPhotos {
+        val (train, test) = sideBySide(listOf(photos.train, photos.test), extractors)
+        return PreparedPhotos(train, test, photos.skipped)
+    }
+
+    /** The same sets of photos with such rows. */
+    fun sideBySide(
+        parts: List<PhotoSet>,
+        extractors: List<Extractor?>,
+    ): List<PhotoSet> {
         val inputs = HashMap<ByteString, FloatArray>()
-        for (part in listOf(photos.train, photos.test)) {
+        for (part in parts) {
             part.entries.forEachIndexed { row, entry ->
                 inputs.getOrPut(ByteString.copyFrom(entry.photo)) { part.row(row) }
             }
         }
         val blocks = extractors.map { if (it == null) null else outputs(inputs, it) }
-        return PreparedPhotos(replaced(photos.train, blocks), replaced(photos.test, blocks), photos.skipped)
+        return parts.map { replaced(it, blocks) }
     }
 
     private fun replaced(

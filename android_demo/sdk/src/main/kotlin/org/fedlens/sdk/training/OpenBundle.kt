@@ -48,14 +48,15 @@ internal class OpenBundle(
         return opened
     }
 
-    /** Obtain and pin the parts of the open [bundle] that a plan needs. */
+    /** Obtain and pin the parts of the open [bundle] that a plan needs; the digests of all that are pinned. */
     suspend fun obtainParts(
         bundle: Bundle,
         plan: LocalPlan,
         fetching: Fetching,
-    ) {
+    ): Set<ByteString> {
         val pins = parts ?: Pins().also { parts = it }
         fetching.parts(bundle, plan, pins, held)
+        return held
     }
 
     /** The engine of the open [bundle]. */

@@ -48,7 +48,7 @@ internal class Preparation(
      * @throws org.fedlens.sdk.EngineException A photo could not be embedded.
      */
     fun photos(seed: ByteArray): PreparedPhotos {
-        val features = features()
+        val features = features(known)
         val views =
             views(features.keys) { photo, raw ->
                 val choice = KeyedHash.viewChoice(seed, photo.entry.photo, manifest.storedViews, manifest.views)
@@ -62,6 +62,13 @@ internal class Preparation(
             photoSet(test, features, null),
             skipped.mapValues { (_, names) -> names.sorted() },
         )
+    }
+
+    /** The test photos alone; failures as above. */
+    fun test(): PhotoSet {
+        val test = known.filterNot(::isTrainedOn)
+        val features = features(test)
+        return photoSet(test.filter { it.key in features }, features, null)
     }
 
     /**
@@ -78,8 +85,8 @@ internal class Preparation(
         return fresh.size
     }
 
-    private fun features(): Map<ByteString, FloatArray> =
-        values(known, FeatureSpace.of(manifest, Requirements.FORMAT), reader::features) { _, raw -> raw.toFloats() }
+    private fun features(of: List<Photo>): Map<ByteString, FloatArray> =
+        values(of, FeatureSpace.of(manifest, Requirements.FORMAT), reader::features) { _, raw -> raw.toFloats() }
 
     /** Views of train photos; null if the bundle has none. */
     private fun <T> views(

@@ -33,6 +33,7 @@ import org.fedlens.sdk.TransportException
 import org.fedlens.sdk.UpdateFrame
 import org.fedlens.sdk.Vectors
 import org.fedlens.sdk.net.Transport
+import org.fedlens.sdk.plan.Plans
 import org.fedlens.sdk.readUpdate
 import org.fedlens.sdk.sha256
 import org.fedlens.sdk.toHex
@@ -66,7 +67,9 @@ class FakeServer(
     val calls = ArrayList<String>()
     private val troubles = ArrayList<Pair<String, suspend () -> Any?>>()
     private val blobs = HashMap<String, ByteArray>()
-    private var model = part(bundle.manifest.initial.toByteArray())
+
+    /** Bytes of the global model; an update becomes the next one. */
+    var model = part(bundle.manifest.initial.toByteArray())
 
     /** Make the next [call] do this first: throw, wait, or return another response. */
     fun trouble(
@@ -238,7 +241,7 @@ class FakeServer(
                 .setTask(TASK)
                 .setBundle(ByteString.copyFrom(bundle.id))
                 .addSets(globalSet())
-                .addRules(globalRule())
+                .addAllRules(Plans.startRules(plan))
                 .setStatement(statement)
         return Finished.newBuilder().addModels(model).build()
     }

@@ -34,7 +34,7 @@ fun main(arguments: Array<String>) {
 }
 
 /** Calls [point] before, after and between the statements of each transaction. */
-private class PointedDatabase(
+internal class PointedDatabase(
     private val database: Database,
     private val name: String,
     private val point: (String) -> Unit,

@@ -220,7 +220,7 @@ internal class AssignmentsTest : TestClients() {
         val client = client()
         val photo = client.album.photos().photos.first { it.label == "cat" }.file
         val model = client.model(rule = from("global", state = "mine"))
-        val predict = { runBlocking { client.predictor.predict(model, photo) } }
+        val predict = { client.predict(model, photo) }
         assertEquals(mapOf("cat" to 0.5, "dog" to 0.5), predict())
         client.outbox.delivered(client.carryOut(planWithState("initial")))
         val predicted = predict()
@@ -235,7 +235,7 @@ internal class AssignmentsTest : TestClients() {
         val photo = client.album.photos().photos.first().file
         val model = client.model(rule = from("global", "", "fc.bias"))
         val lacking =
-            assertThrows(AssignmentException::class.java) { runBlocking { client.predictor.predict(model, photo) } }
+            assertThrows(AssignmentException::class.java) { client.predict(model, photo) }
         assertEquals("not supported: no rule selects tensor 'fc.weight'", lacking.message)
     }
 
@@ -247,7 +247,7 @@ internal class AssignmentsTest : TestClients() {
         val uses: List<suspend () -> Any> =
             listOf(
                 { client.assignments.carryOut(client.assignment(wholePlan()), onlyTest = false) },
-                { client.predictor.predict(client.model(), photo) },
+                { client.predict(client.model(), photo) },
                 { client.assignments.embedNew(client.model(), onlyTest = false) },
                 { client.predictor.manifest(client.model()) },
             )
@@ -281,7 +281,7 @@ internal class AssignmentsTest : TestClients() {
         val photo = client.album.photos().photos.first { it.label == "cat" }.file
         client.put("global", uploadedBytes(first))
         val model = client.model(extractors = listOf("first", "absent"))
-        val predicted = runBlocking { client.predictor.predict(model, photo) }
+        val predicted = client.predict(model, photo)
         assertTrue(predicted.getValue("cat") > 0.9)
         assertEquals(Reason.UNSUPPORTED, client.refusal(wholePlan()).reason)
     }

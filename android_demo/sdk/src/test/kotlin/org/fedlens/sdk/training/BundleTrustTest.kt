@@ -45,7 +45,7 @@ internal class BundleTrustTest : TestClients() {
     }
 
     private fun TestClient.predict() {
-        runBlocking { predictor.predict(model(), album.photos().photos[0].file) }
+        predict(model(), album.photos().photos[0].file)
     }
 
     private fun TestClient.embed() {

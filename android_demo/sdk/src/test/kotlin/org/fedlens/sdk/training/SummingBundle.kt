@@ -34,6 +34,7 @@ internal class SummingBundle(
     val storedViews: Int = 0,
     val programFormats: List<ProgramFormat> = listOf(ProgramFormat.PROGRAM_FORMAT_PTE),
     val bundleClass: BundleClass = BundleClass.BUNDLE_CLASS_FROZEN_BACKBONE,
+    val classNames: List<String> = listOf("cat", "dog"),
 ) {
     /** Everything that a server has of it, by digest. */
     val parts = LinkedHashMap<ByteString, ByteArray>()
@@ -54,7 +55,7 @@ internal class SummingBundle(
                 .setFormat(1)
                 .setBundleClass(bundleClass)
                 .setPreprocessing(Preprocessing.newBuilder().setVersion(1).setHeight(SIDE).setWidth(SIDE))
-                .addAllClassNames(listOf("cat", "dog"))
+                .addAllClassNames(classNames)
                 .setBatch(batch)
                 .setLastBatch(lastBatch)
                 .setConcatenated(concatenated)

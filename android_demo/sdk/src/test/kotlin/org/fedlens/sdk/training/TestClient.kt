@@ -3,6 +3,7 @@ package org.fedlens.sdk.training
 import com.google.protobuf.ByteString
 import kotlinx.coroutines.CoroutineDispatcher
 import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.runBlocking
 import org.fedlens.jvm.JdbcDatabase
 import org.fedlens.proto.v1.Answer
 import org.fedlens.proto.v1.Assignment
@@ -23,6 +24,8 @@ import org.fedlens.sdk.Policy
 import org.fedlens.sdk.TransportException
 import org.fedlens.sdk.UpdateFrame
 import org.fedlens.sdk.engine.Engine
+import org.fedlens.sdk.model.ModelStore
+import org.fedlens.sdk.model.Predictor
 import org.fedlens.sdk.net.Transport
 import org.fedlens.sdk.sha256
 import org.fedlens.sdk.store.Cache
@@ -133,11 +136,12 @@ internal class TestClient(
             nanoTime = { nanoTime },
         )
 
+    val models = ModelStore(state, files, Cache(File(folder, "cache"), maxCacheBytes))
     val predictor =
         Predictor(
             transport = server,
             cache = Cache(File(folder, "cache"), maxCacheBytes),
-            clientState = clientState,
+            features = features,
             decoder = OneColour,
             currentPolicy = { policy },
             trust = trust,
@@ -145,6 +149,7 @@ internal class TestClient(
             engineOf = { opened: Bundle -> engineOf(opened).also { engines += it } as Engine },
             worker = worker,
             emit = { synchronized(events) { events += it } },
+            arrived = models::arrived,
         )
 
     init {
@@ -205,6 +210,11 @@ internal class TestClient(
             .addAllExtractors(extractors)
             .setStatement(statement)
             .build()
+
+    fun predict(
+        model: CurrentModel,
+        photo: File,
+    ): Map<String, Double> = runBlocking { predictor.predict(models.kept(model).newest, photo).first }
 
     inline fun <reified E : Event> events(): List<E> = synchronized(events) { events.filterIsInstance<E>() }
 

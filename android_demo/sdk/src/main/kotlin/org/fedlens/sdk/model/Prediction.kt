@@ -1,8 +1,11 @@
-package org.fedlens.sdk.training
+package org.fedlens.sdk.model
 
 import org.fedlens.sdk.EngineException
 import org.fedlens.sdk.engine.Engine
 import org.fedlens.sdk.photo.PhotoDecoder
+import org.fedlens.sdk.training.Extracted
+import org.fedlens.sdk.training.PhotoReader
+import org.fedlens.sdk.training.Tensors
 import java.io.File
 import kotlin.math.exp
 import kotlin.math.ln

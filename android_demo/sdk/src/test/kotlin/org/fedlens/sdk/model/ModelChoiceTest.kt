@@ -1,0 +1,112 @@
+package org.fedlens.sdk.model
+
+import com.google.protobuf.ByteString
+import kotlinx.coroutines.runBlocking
+import org.fedlens.sdk.Event
+import org.fedlens.sdk.Policy
+import org.fedlens.sdk.blob.BlobWriter
+import org.fedlens.sdk.blob.FloatTensor
+import org.fedlens.sdk.toHex
+import org.fedlens.sdk.training.SummingBundle
+import org.fedlens.sdk.training.TestClient
+import org.junit.After
+import org.junit.Assert.assertEquals
+import org.junit.Assert.assertTrue
+import org.junit.Rule
+import org.junit.Test
+import org.junit.rules.TemporaryFolder
+
+/** The choice between models of two bundles: one for cats and dogs, and one for cats and cows. */
+class ModelChoiceTest {
+    @get:Rule
+    val folder = TemporaryFolder()
+
+    private val dogs = SummingBundle()
+    private val cows = SummingBundle(classNames = listOf("cat", "cow"))
+    private val client by lazy { TestClient(folder.root, dogs) }
+    private val adopted = ArrayList<Event>()
+
+    @After
+    fun close() = client.close()
+
+    private fun choice(adoption: Adoption) =
+        ModelChoice(client.models, client.predictor, client.album, adoption, { false }) { adopted += it }
+
+    private fun announce(
+        bundle: SummingBundle,
+        bias: Float = 0f,
+    ) {
+        client.serve(bundle)
+        // What is red is of the first class, what is blue of the second.
+        val weights =
+            mapOf(
+                "fc.bias" to FloatTensor.of(listOf(2), floatArrayOf(0f, bias)),
+                "fc.weight" to FloatTensor.of(listOf(2, 3), floatArrayOf(1f, 0f, 0f, 0f, 0f, 1f)),
+            )
+        client.put("global", BlobWriter.encode(weights))
+        client.models.announce(listOf(client.model()))
+    }
+
+    private fun ModelChoice.predicted(label: String): String {
+        val photo = client.album.photos().photos.first { it.label == label }
+        return runBlocking { predict(photo.file, null) }.maxBy { it.value }.key
+    }
+
+    @Test
+    fun `models of different classes are counted on the same photos, and an unknown class counts as wrong`() {
+        val choice = choice(Adoption.IF_BETTER)
+        client.album.add("cat", 5)
+        client.album.add("dog", 5)
+        client.album.add("cow", 10, first = 5)
+        client.album.add("hen", 5, first = 15)
+        announce(dogs)
+        choice.predicted("cat")
+        announce(cows)
+        runBlocking { choice.settle() }
+        val models = runBlocking { choice.models(null) }
+        val (old, new) = checkNotNull(models.previous) to checkNotNull(models.inUse)
+        // One cat, one dog and two cows are test photos; no model knows the hen.
+        assertEquals(listOf(TestResult(2, 4), TestResult(3, 4)), listOf(old.result, new.result))
+        assertEquals(listOf(2, 1), listOf(new.gainsOver(old), old.gainsOver(new)))
+        assertEquals(listOf("cat", "dog") to listOf("cat", "cow"), old.classNames to new.classNames)
+        assertEquals(listOf<Event>(Event.ModelAdopted(7)), adopted)
+
+        // Other photos than those of the last test of the other model.
+        client.album.add("cow", 5, first = 30)
+        announce(cows, bias = 0.5f)
+        val later = runBlocking { choice.testModels(null) }
+        assertEquals(TestResult(4, 5), later.newer?.result)
+        assertEquals(null, old.gainsOver(checkNotNull(later.newer)))
+    }
+
+    @Test
+    fun `a chosen model that must not be used any more gives way to the newest`() {
+        val choice = choice(Adoption.WHEN_TOLD)
+        client.album.add("cow", 5)
+        announce(dogs)
+        assertEquals("dog", choice.predicted("cow"))
+        announce(cows)
+        runBlocking { choice.adopt(checkNotNull(choice.models(null).inUse)) }
+        assertEquals("dog", choice.predicted("cow"))
+        client.policy = Policy(bundles = setOf(cows.id.toHex()))
+        assertEquals("cow", choice.predicted("cow"))
+        client.policy = Policy()
+        assertEquals("cow", choice.predicted("cow"))
+        assertEquals(1, adopted.size)
+    }
+
+    @Test
+    fun `what predicts is known to the cache, with its programs`() {
+        val choice = choice(Adoption.ALWAYS)
+        client.album.add("cat", 5)
+        announce(dogs)
+        choice.predicted("cat")
+        val needs = checkNotNull(client.models.kept(client.model()).inUse).needs
+        val programs =
+            dogs.manifest.programsList
+                .filter { it.name in setOf("embed", "predict") }
+                .flatMap { program -> program.filesList.map { it.sha256 } }
+        val sets = client.sets.values
+        assertTrue(needs.containsAll(programs + sets + listOf(ByteString.copyFrom(dogs.id))))
+    }
+}
