@@ -70,7 +70,7 @@ class ContrastTest(
             val drawn = row.indexOfFirst { it != ground }..row.indexOfLast { it != ground }
             assertEquals("width in dp", TRACK_WIDTH_DP, (drawn.last - drawn.first + 1) / density, HALF_A_DP)
             val column = (area.top until area.bottom).map { picture.getPixel(area.left + row.size / 2, it) }
-            val high = column.count { it != ground }
+            val high = column.indexOfLast { it != ground } - column.indexOfFirst { it != ground } + 1
             assertEquals("height in dp", TRACK_HEIGHT_DP, high / density, HALF_A_DP)
             assertStandsOut("track of $switch", row[drawn.first + density.toInt()], ground)
             val handle = if (switch.isChecked) drawn.last - HANDLE_DP * density else drawn.first + HANDLE_DP * density
