@@ -82,7 +82,8 @@ internal class AccuracyChart(
         for ((place, point) in points.withIndex()) {
             // Counted from the newest round, which is always named.
             if ((points.lastIndex - place) % every != 0) continue
-            val x = frame.x(place) - label.measureText(point.name) / 2
+            val width = label.measureText(point.name)
+            val x = (frame.x(place) - width / 2).coerceAtMost(this.width - width)
             canvas.drawText(point.name, x, height - dp(2f), label)
         }
     }

@@ -19,6 +19,8 @@ import org.fedlens.sdk.FedLensClient
 import org.fedlens.sdk.FedLensException
 import org.fedlens.sdk.Publishers
 import org.fedlens.sdk.StateException
+import org.fedlens.sdk.model.Model
+import org.fedlens.sdk.model.Models
 import org.fedlens.sdk.store.JournalEntry
 import org.fedlens.sdk.toHex
 import java.io.File
@@ -45,6 +47,7 @@ internal class Learning(
     private val running = MutableStateFlow(false)
     private val entries = MutableStateFlow<List<JournalEntry>?>(null)
     private val id = MutableStateFlow<String?>(null)
+    private val known = MutableStateFlow<Models?>(null)
 
     /** The client's state, or the result of its last work. */
     val state: StateFlow<ClientState> = doing
@@ -57,6 +60,9 @@ internal class Learning(
 
     /** The client id, hexadecimal, by which operators know this phone; null until it has been read. */
     val clientId: StateFlow<String?> = id
+
+    /** The models of this phone; null until they have been read. */
+    val models: StateFlow<Models?> = known
 
     /** True if the owner allows learning and the phone has joined. */
     val isAllowed: Boolean
@@ -118,6 +124,23 @@ internal class Learning(
         id.value = quietly { client -> withContext(Dispatchers.IO) { client.clientId.toHex() } }
     }
 
+    /** Read the models of this phone with their last results. */
+    suspend fun readModels() {
+        known.value = quietly { it.models() }
+    }
+
+    /** Count what the models get right of the owner's test photos; nothing is sent. */
+    suspend fun testModels() {
+        ifAllowed { it.testModels() }?.let { known.value = it }
+    }
+
+    /** Make this model the one that makes suggestions. */
+    suspend fun adopt(model: Model) {
+        ifAllowed { it.adopt(model) }
+        readModels()
+        testModels()
+    }
+
     /** Compute the features of new photos, so that the next round need not. */
     fun embedNew() {
         scope.launch { ifAllowed { it.embedNew() } }
@@ -176,6 +199,7 @@ internal class Learning(
             doing.value = ClientState.Idle
             entries.value = null
             id.value = null
+            known.value = null
             // Requests for suggestions that were under way will not be answered.
             app.suggestions.forget()
         }
@@ -291,6 +315,11 @@ internal class Learning(
                 scope.launch {
                     app.suggestions.forget()
                     readJournal()
+                }
+            is Event.ModelAdopted ->
+                scope.launch {
+                    app.suggestions.forget()
+                    if (known.value != null) readModels()
                 }
             is Event.RoundFailed, is Event.RoundRefused -> scope.launch { readJournal() }
             else -> Unit

@@ -1,5 +1,6 @@
 package org.fedlens.app
 
+import android.content.Intent
 import android.os.Bundle
 import android.view.View
 import android.widget.ImageView
@@ -8,7 +9,7 @@ import kotlinx.coroutines.flow.combine
 import kotlinx.coroutines.launch
 import org.fedlens.sdk.Evaluation
 import org.fedlens.sdk.store.JournalEntry
-import java.text.DateFormat
+import java.text.SimpleDateFormat
 import java.util.Date
 
 /** The state of learning, and the model's accuracy before and after training: in the last round, and over time. */
@@ -20,6 +21,9 @@ class LearningActivity : ScreenActivity() {
     override fun make(saved: Bundle?) {
         fill(R.layout.learning, R.string.learning)
         status = StatusCard(this, app)
+        findViewById<View>(R.id.open_model).setOnClickListener {
+            startActivity(Intent(this, YourModelActivity::class.java))
+        }
         findViewById<ImageView>(R.id.nothing_icon).setImageResource(R.drawable.ic_learning)
         findViewById<TextView>(R.id.nothing_title).setText(R.string.learning_empty_title)
         findViewById<TextView>(R.id.nothing_text).setText(R.string.learning_empty_text)
@@ -55,7 +59,8 @@ class LearningActivity : ScreenActivity() {
         showCount(last.start, R.id.before)
         showCount(last.trained, R.id.after)
         showVerdict(last.start, last.trained)
-        val date = DateFormat.getDateInstance(DateFormat.SHORT, app.settings.locale)
+        val pattern = android.text.format.DateFormat.getBestDateTimePattern(app.settings.locale, "Md")
+        val date = SimpleDateFormat(pattern, app.settings.locale)
         findViewById<AccuracyChart>(R.id.chart).points =
             measured.map {
                 AccuracyChart.Point(date.format(Date(it.timeMs)), it.start.accuracy, it.trained.accuracy)
@@ -83,9 +88,9 @@ class LearningActivity : ScreenActivity() {
         val isCounted = before.isMeasured && before?.count == after?.count
         view.isVisible = isCounted
         if (!isCounted || before == null || after == null) return
-        val verdict = Verdict.of(before, after)
+        val verdict = Verdict.of(before.correct.toInt(), after.correct.toInt())
         val isWorse = verdict == Verdict.FEWER
-        view.text = verdict.said(resources, before, after)
+        view.text = verdict.said(resources, before.correct.toInt(), after.correct.toInt(), after.count.toInt())
         view.setBackgroundResource(if (isWorse) R.drawable.notice else 0)
         view.setTextColor(getColor(if (isWorse) R.color.on_warning else R.color.text))
         val rim = if (isWorse) resources.getDimensionPixelSize(R.dimen.gap_small) else 0

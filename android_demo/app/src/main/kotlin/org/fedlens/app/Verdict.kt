@@ -1,7 +1,6 @@
 package org.fedlens.app
 
 import android.content.res.Resources
-import org.fedlens.sdk.Evaluation
 
 /** How a count of right photos compares with an earlier one of the same photos. */
 internal enum class Verdict(
@@ -15,18 +14,19 @@ internal enum class Verdict(
     /** The verdict in words, with both counts. */
     fun said(
         resources: Resources,
-        before: Evaluation,
-        after: Evaluation,
-    ): String = resources.getString(text, after.correct, after.count, before.correct)
+        before: Int,
+        after: Int,
+        of: Int,
+    ): String = resources.getString(text, after, of, before)
 
     companion object {
         fun of(
-            before: Evaluation,
-            after: Evaluation,
+            before: Int,
+            after: Int,
         ): Verdict =
             when {
-                after.correct > before.correct -> MORE
-                after.correct < before.correct -> FEWER
+                after > before -> MORE
+                after < before -> FEWER
                 else -> AS_MANY
             }
     }

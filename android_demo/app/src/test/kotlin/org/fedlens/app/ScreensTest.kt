@@ -203,6 +203,7 @@ class ScreensTest {
             app.settings.hasConsent = true
             yield(open<EnrolActivity>())
             yield(open<CollectActivity>().also { settled(it.get()) })
+            yield(open<LabelActivity>().also { settled(it.get()) })
             yield(open<AlbumActivity>().also { settled(it.get()) })
             yield(open<LearningActivity>().also { settled(it.get()) })
             yield(open<SentActivity>().also { settled(it.get()) })

@@ -67,9 +67,9 @@ class ScreenshotsTest {
             spreadOverDays()
             Phone.addPhoto("emu", PHOTOS, label = null)
             Phone.addPhoto("cat", clearest("cat"), label = null)
-            val filled = listOf("collect", "label", "photo", "album", "learning", "sent", "details", "settings", "erase")
-            shoot(filled + "never", everyTheme)
-            shoot(listOf("collect", "label", "learning", "sent", "settings"), listOf(german))
+            shoot(listOf("collect", "label", "photo", "album", "learning", "sent"), everyTheme)
+            shoot(listOf("never", "details", "model", "settings", "erase"), everyTheme)
+            shoot(listOf("collect", "label", "learning", "model", "sent", "settings"), listOf(german))
             shoot(listOf("collect", "album", "learning", "settings", "collect-below", "settings-below"), listOf(large))
             shoot(listOf("collect", "label", "album", "learning", "settings"), listOf(tablet))
             shoot(listOf("collect", "label"), listOf(landscape))
@@ -134,6 +134,7 @@ class ScreenshotsTest {
             "photo" -> open<PhotoActivity>(newest()).also { settled() }
             "label" -> label()
             "details" -> details()
+            "model" -> model()
             "album" -> open<AlbumActivity>()
             "learning" -> open<LearningActivity>()
             "sent" -> open<SentActivity>()
@@ -184,6 +185,14 @@ class ScreenshotsTest {
         until("cells") { grid.childCount == 2 }
         grid.getChildAt(0).performClick()
         settled()
+        return screen
+    }
+
+    private fun model(): ActivityController<YourModelActivity> {
+        val screen = open<YourModelActivity>()
+        until("what has changed") {
+            app.learning.models.value?.run { inUse?.result != null && previous?.result != null } == true
+        }
         return screen
     }
 
