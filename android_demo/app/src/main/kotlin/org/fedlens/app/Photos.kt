@@ -179,7 +179,7 @@ internal class Photos(
         }
 
     private fun open(): PhotoAlbum =
-        opened ?: PhotoAlbum.open(app.albumFolder, app.surroundings.platform::openDatabase).also { opened = it }
+        opened ?: PhotoAlbum.open(app.albumFolder, app.surroundings.platform).also { opened = it }
 
     private fun close() {
         opened?.close()
