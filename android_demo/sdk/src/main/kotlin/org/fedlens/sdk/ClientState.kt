@@ -1,5 +1,7 @@
 package org.fedlens.sdk
 
+import java.io.IOException
+
 /** The state of a client. During `run` or `runOnce` it is one of the first eight; after a cancellation it is [Idle]. */
 public sealed interface ClientState {
     /** Nothing is under way. */
@@ -73,3 +75,14 @@ public sealed interface ClientState {
     /** Every task has ended. */
     public data object Finished : ClientState
 }
+
+/** The state of a client whose work has ended with this. */
+internal fun endedBy(failure: Throwable): ClientState =
+    when {
+        failure is TransportException && failure.reason == TransportException.Reason.REFUSED ->
+            ClientState.Refused(failure.code, failure.message.orEmpty())
+        failure is FedLensException ->
+            ClientState.Failed(failure.reason.name.lowercase(), failure.message.orEmpty())
+        failure is IOException -> ClientState.Failed("input_output", failure.message.orEmpty())
+        else -> ClientState.Failed("internal", failure.toString())
+    }

@@ -24,6 +24,7 @@ import org.fedlens.sdk.album.ExampleSource
 import org.fedlens.sdk.album.Features
 import org.fedlens.sdk.model.Adoption
 import org.fedlens.sdk.model.Model
+import org.fedlens.sdk.model.ModelChoice
 import org.fedlens.sdk.model.Models
 import org.fedlens.sdk.store.Floors
 import org.fedlens.sdk.store.Journal
@@ -52,12 +53,8 @@ public class FedLensClient internal constructor(
     onEvent: (Event) -> Unit,
 ) : Closeable {
     private val reporter = EventReporter(onEvent)
-    private val executor =
-        Executors.newSingleThreadExecutor { work -> Thread(work, "fedlens-client").apply { isDaemon = true } }
-    private val thread = executor.asCoroutineDispatcher()
-    private val predictions =
-        Executors.newSingleThreadExecutor { work -> Thread(work, "fedlens-predict").apply { isDaemon = true } }
-    private val predicting = predictions.asCoroutineDispatcher()
+    private val thread = threadOfItsOwn("fedlens-client")
+    private val predicting = threadOfItsOwn("fedlens-predict")
     private val scope = CoroutineScope(SupervisorJob() + thread)
     private val lock = Any()
 
@@ -210,8 +207,7 @@ public class FedLensClient internal constructor(
     public suspend fun predict(
         photo: File,
         model: Model,
-    ): Map<String, Double> =
-        inThread(predicting) { aside { it.loop.models.predict({ features(photo.readBytes()) }, model) } }
+    ): Map<String, Double> = beside { predict({ features(photo.readBytes()) }, model) }
 
     /**
      * The models of a task on this phone, with their last results on the phone's own test photos. It fetches nothing
@@ -219,8 +215,7 @@ public class FedLensClient internal constructor(
      *
      * @param task As in [predict].
      */
-    public suspend fun models(task: Long? = null): Models =
-        inThread(predicting) { aside { it.loop.models.models(task) } }
+    public suspend fun models(task: Long? = null): Models = beside { models(task) }
 
     /**
      * Test the models on this phone's own test photos, outside a round, and return them; nothing is sent. It waits for
@@ -229,8 +224,7 @@ public class FedLensClient internal constructor(
      * @param task As in [predict].
      * @throws FedLensException A model cannot be run.
      */
-    public suspend fun testModels(task: Long? = null): Models =
-        inThread(predicting) { aside { it.loop.models.testModels(task) } }
+    public suspend fun testModels(task: Long? = null): Models = beside { testModels(task) }
 
     /**
      * Make a model of [models] the one that predicts on this phone: the newer one, or the previous one, which is a
@@ -239,7 +233,7 @@ public class FedLensClient internal constructor(
      *
      * @throws FedLensException As [predict]; an [AssignmentException], too, if the model has been replaced.
      */
-    public suspend fun adopt(model: Model): Unit = inThread(predicting) { aside { it.loop.models.adopt(model) } }
+    public suspend fun adopt(model: Model): Unit = beside { adopt(model) }
 
     /**
      * Fetch the announced model for [predict], over any network, and wait until it is here.
@@ -247,8 +241,7 @@ public class FedLensClient internal constructor(
      * @param task As in [predict].
      * @throws FedLensException As [predict].
      */
-    public suspend fun fetchModel(task: Long? = null): Unit =
-        inThread(predicting) { aside { it.loop.models.fetchModel(task) } }
+    public suspend fun fetchModel(task: Long? = null): Unit = beside { fetchModel(task) }
 
     /**
      * Embed new photos of the album ahead of the next round; call it after adding a photo. Without a model, as before
@@ -312,25 +305,24 @@ public class FedLensClient internal constructor(
         try {
             synchronized(lock) { closeResources() }
         } finally {
-            executor.shutdown()
-            predictions.shutdown()
+            thread.close()
+            predicting.close()
         }
     }
 
     private suspend fun predict(
         task: Long?,
         input: PhotoReader.() -> FloatArray,
-    ): Map<String, Double> = inThread(predicting) { aside { it.loop.models.predict(input, task) } }
+    ): Map<String, Double> = beside { predict(input, task) }
 
-    private suspend fun run(rounds: Int?) {
+    /** Ask about the models, beside a training that may be under way. */
+    private suspend fun <T> beside(block: suspend ModelChoice.() -> T): T =
+        inThread(predicting) { aside { it.loop.models.block() } }
+
+    private suspend fun run(rounds: Int?) =
         inThread {
-            var done = 0
-            do {
-                val outcome = working { it.runOnce() }
-                done++
-            } while (outcome != Event.TasksFinished && done != rounds)
+            for (round in 1..(rounds ?: Int.MAX_VALUE)) if (working { it.runOnce() } == Event.TasksFinished) break
         }
-    }
 
     /** Run work that the client's state reflects. */
     private suspend fun <T> working(block: suspend (ClientLoop) -> T): T =
@@ -341,7 +333,7 @@ public class FedLensClient internal constructor(
                 reporter.enter(ClientState.Idle)
                 throw cancelled
             } catch (failure: Throwable) {
-                reporter.enter(ended(failure))
+                reporter.enter(endedBy(failure))
                 throw failure
             }
         }
@@ -400,18 +392,9 @@ public class FedLensClient internal constructor(
         }
 
     private fun closeResources() {
-        val leaving = resources
-        resources = null
-        leaving?.close()
+        resources.also { resources = null }?.close()
     }
-
-    private fun ended(failure: Throwable): ClientState =
-        when {
-            failure is TransportException && failure.reason == TransportException.Reason.REFUSED ->
-                ClientState.Refused(failure.code, failure.message.orEmpty())
-            failure is FedLensException ->
-                ClientState.Failed(failure.reason.name.lowercase(), failure.message.orEmpty())
-            failure is IOException -> ClientState.Failed("input_output", failure.message.orEmpty())
-            else -> ClientState.Failed("internal", failure.toString())
-        }
 }
+
+private fun threadOfItsOwn(name: String) =
+    Executors.newSingleThreadExecutor { work -> Thread(work, name).apply { isDaemon = true } }.asCoroutineDispatcher()
