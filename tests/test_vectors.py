@@ -162,7 +162,7 @@ def test_the_plan_on_a_phones_engine_gives_what_is_committed() -> None:
 
 
 def test_everything_together_is_small() -> None:
-    assert sum(map(len, make.written().values())) < 1_000_000
+    assert sum(map(len, make.written().values())) < 1_100_000
 
 
 def test_every_file_is_described() -> None:
@@ -269,7 +269,7 @@ def test_every_code_of_a_refused_plan_has_a_vector() -> None:
 
 @pytest.mark.parametrize("case", read("links.json")["links"], ids=lambda case: case["name"])
 def test_a_port_reads_every_link(case: dict[str, Any]) -> None:
-    assert port.link(case["link"]) == {key: case[key] for key in ("server", "token", "pins", "ca", "publishers")}
+    assert port.link(case["link"]) == {key: case[key] for key in case.keys() - {"name", "link"}}
 
 
 @pytest.mark.parametrize("case", read("links.json")["refused"], ids=lambda case: case["name"])
