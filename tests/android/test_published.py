@@ -120,7 +120,8 @@ def test_an_app_outside_the_tree_compiles_the_guide_with_it(tmp_path: Path) -> N
     known = _all_but_fedlens(Path.home() / ".m2" / "repository", tmp_path / "known")
 
     done = subprocess.run(
-        ["mvn", "--batch-mode", "--quiet", f"-Dmaven.repo.local={known}", "compile"],
+        # Kotlin's daemon would outlive the test, and keep half a gigabyte.
+        ["mvn", "--batch-mode", "--quiet", f"-Dmaven.repo.local={known}", "-Dkotlin.compiler.daemon=false", "compile"],
         cwd=tmp_path,
         env=os.environ | {"MAVEN_OPTS": "-XX:TieredStopAtLevel=1"},
         capture_output=True,

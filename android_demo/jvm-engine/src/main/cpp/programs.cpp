@@ -15,6 +15,9 @@
 #include <vector>
 
 #include <executorch/extension/threadpool/threadpool.h>
+#include <executorch/runtime/backend/backend_option_context.h>
+#include <executorch/runtime/backend/interface.h>
+#include <executorch/runtime/backend/options.h>
 #include <executorch/runtime/core/data_loader.h>
 #include <executorch/runtime/core/error.h>
 #include <executorch/runtime/core/hierarchical_allocator.h>
@@ -401,6 +404,16 @@ extern "C" JNIEXPORT void JNICALL Java_org_fedlens_jvm_Native_start(JNIEnv* env,
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
       pool->_unsafe_reset_threadpool(1);
 #pragma GCC diagnostic pop
+    }
+    // By default all programs share XNNPACK's workspace, and its lock: a prediction would wait for each step of a training.
+    if (auto* backend = executorch::runtime::get_backend_class("XnnpackBackend"); backend != nullptr) {
+      constexpr int kOneForEachProgram = 1;
+      executorch::runtime::BackendOptions<1> options;
+      executorch::runtime::BackendOptionContext context;
+      if (options.set_option("workspace_sharing_mode", kOneForEachProgram) != Error::Ok ||
+          backend->set_option(context, options.view()) != Error::Ok) {
+        fail("no workspace of its own for each program");
+      }
     }
   });
 }
