@@ -3,38 +3,35 @@
 A file of them is JSON: `{"de": {"cat": "Katze", "dog": "Hund"}}`.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from fedlens_export.errors import NotExportable
 from fedlens_proto.manifest import check_display_names
 from fedlens_proto.v1 import manifest_pb2 as pb
+
+_FORM = TypeAdapter(Annotated[dict[str, dict[str, str]], Field(min_length=1)])
 
 
 def read(file: Path) -> dict[str, dict[str, str]]:
     """The name of each class by language, as the file has them.
 
     Raises:
-        NotExportable: The file is not JSON, or of another form.
-        OSError: The file cannot be read.
+        NotExportable: The file cannot be read, is not JSON, or has another form.
     """
     try:
-        found: object = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise NotExportable(f"{file} is not JSON: {error}") from error
-    languages = cast("dict[str, object]", found) if isinstance(found, dict) else {}
-    for names in languages.values():
-        texts = cast("dict[str, object]", names).values() if isinstance(names, dict) else [None]
-        if not all(isinstance(text, str) for text in texts):
-            languages = {}
-            break
-    if not languages:
+        return _FORM.validate_json(file.read_bytes())
+    except OSError as error:
+        raise NotExportable(f"{file} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        if error.errors()[0]["type"] == "json_invalid":
+            raise NotExportable(f"{file} is not JSON: {error.errors()[0]['msg']}") from error
         raise NotExportable(
             f"""{file} must have the form {{"de": {{"cat": "Katze"}}}}, a name of each class by language"""
-        )
-    return cast("dict[str, dict[str, str]]", languages)
+        ) from error
 
 
 def check(display_names: Mapping[str, Mapping[str, str]], class_names: Sequence[str]) -> None:

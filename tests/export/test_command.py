@@ -7,6 +7,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from fedlens.cli import app
+from fedlens_export import display_names
+from fedlens_export.errors import NotExportable
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import manifest_pb2 as pb
 
@@ -75,6 +77,8 @@ def test_programs_for_candidates_public_photos_and_more_are_added_as_told(tmp_pa
         (["--target", "pte"], "phones train FC layers only"),
         (["--candidates", "-1"], "-1 candidates cannot be compared; 1 to 64 can"),
         (["--public", "gone"], "no public photos: gone is no folder"),
+        (["--display-names", "gone"], "gone cannot be read: No such file or directory"),
+        (["--display-names", os.devnull], "null is not JSON: "),
         (["--program", "means"], "program 'means' is unknown; there are class_sums, class_means, "),
         (["--concatenated", "65"], "65 extractors cannot be concatenated; 1 to 64 can"),
         (["--model", "mobilenet_v3_small", "--backbone-weights", "gone.pth"], "gone.pth cannot be read"),
@@ -88,3 +92,11 @@ def test_a_mistake_is_told_in_a_line_and_ends_with_status_1(changed: list[str], 
     assert reason in result.stderr
     assert "Traceback" not in result.stderr
     assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"de": "Katze"}', '{"de": {"cat": 1}}'])
+def test_display_names_of_another_form_are_refused_with_the_right_one(text: str, tmp_path: Path) -> None:
+    (tmp_path / "names.json").write_text(text, encoding="utf-8")
+
+    with pytest.raises(NotExportable, match=r'names.json must have the form \{"de": \{"cat": "Katze"\}\}'):
+        display_names.read(tmp_path / "names.json")

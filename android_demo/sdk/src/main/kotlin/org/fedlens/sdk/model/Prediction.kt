@@ -16,7 +16,8 @@ internal object Prediction {
      *
      * @param engine Engine of the bundle that the weights belong to.
      * @param weights Every exchangeable tensor.
-     * @param input The features to predict from.
+     * @param decoder Decoder of photos, for [input].
+     * @param input Reads or gives the features to predict from.
      * @param extractors Tensors of the concatenated extractors, in order; null for an absent one.
      * @throws org.fedlens.sdk.PhotoException The photo cannot be decoded.
      * @throws java.io.IOException The photo cannot be read.
