@@ -190,8 +190,9 @@ def _open_database(path: Path, durable: bool, resources: ExitStack) -> sqlite3.C
         # The client uses the database from several threads, one at a time.
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         database = resources.enter_context(closing(connection))
-        database.execute("PRAGMA journal_mode = WAL")
+        # First, because the change to WAL waits for the disk if it may.
         database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
+        database.execute("PRAGMA journal_mode = WAL")
         ((found,),) = database.execute("PRAGMA user_version").fetchall()
         if found > SCHEMA_VERSION:
             raise StateError(

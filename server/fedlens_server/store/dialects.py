@@ -151,7 +151,7 @@ class Sqlite(Database):
             connection.isolation_level = None  # otherwise the driver begins transactions itself, and late
             cursor = connection.cursor()
             synchronous = f"synchronous = {'FULL' if durable else 'OFF'}"
-            for pragma in ("journal_mode = WAL", synchronous, "foreign_keys = ON", "busy_timeout = 10000"):
+            for pragma in (synchronous, "journal_mode = WAL", "foreign_keys = ON", "busy_timeout = 10000"):
                 cursor.execute(f"PRAGMA {pragma}")
             cursor.close()
 
