@@ -130,7 +130,9 @@ def current_model(task: Task, client: Client) -> check_in_pb2.CurrentModel | Non
     if cached is not None:
         return cached
     with task.moving:
-        committed, values = task.committed, task.values
+        committed, values, has_begun = task.committed, task.values, task.has_begun
+    if not has_begun:
+        return None
     if task.settings.release == "manual":
         if task.released is None:
             return None
@@ -152,7 +154,7 @@ def _model_in(task: Task, client: Client, values: State, index: int) -> check_in
     phase, bundle = task.method_phase(index), task.bundle_for(client.profile, index)
     is_trainer = client.profile.is_trainer
     rules = phase.model_rules if is_trainer else (rule(source(download=GLOBAL)),)
-    if bundle is None or not task.has_begun or not rules:
+    if bundle is None or not rules:
         return None
     try:
         downloaded = of_method(partial(task.method.download, phase, values, client.id if is_trainer else None))

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from fedlens_server.engine.operators.access import Operator
 from fedlens_server.errors import Malformed, TaskDiffers
 from tests.server.bundles import tiny_bundle
 from tests.server.engine.arrivals import Arrivals
-from tests.server.fakes import ALICE, BOB, Bench
+from tests.server.fakes import ALICE, BOB, CAROL, Bench
 
 KIM = Operator(name="kim", role=admission_pb2.TOKEN_ROLE_OPERATE)
 
@@ -66,6 +67,30 @@ def test_a_model_is_not_looked_up_while_a_commit_changes_phase_and_state(server:
 
     assert not early
     assert found == bias(server)
+
+
+def test_a_task_that_starts_while_its_model_is_looked_up_has_none_yet(
+    server: Arrivals, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.make(population=3)
+    task = server.task
+
+    class Moving:
+        """A lock, after which the task starts at once."""
+
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, *_: object) -> None:
+            task.moving = Lock()
+            server.enrol([CAROL])
+
+    task.moving = Moving()  # type: ignore[assignment]
+    early, late = used(server), used(server)
+
+    assert task.has_begun
+    assert (early, late) == (None, bias(server))
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("restart", [False, True])
