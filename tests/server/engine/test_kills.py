@@ -11,7 +11,10 @@ import pytest
 
 from fedlens_server.engine.operators import tasks
 from tests.server.bundles import tiny_bundle
+from tests.server.elsewhere import needs_a_folder
 from tests.server.fakes import Bench, client_ids
+
+pytestmark = needs_a_folder  # test_takeovers.py kills servers whose state is elsewhere
 
 CLIENTS, ROUNDS = 6, 4
 # Large enough that uploads and models are files, not rows.
