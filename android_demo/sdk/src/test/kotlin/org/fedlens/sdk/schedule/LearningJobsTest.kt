@@ -2,7 +2,6 @@ package org.fedlens.sdk.schedule
 
 import android.Manifest
 import android.app.Application
-import android.app.Notification
 import android.app.job.JobInfo
 import android.app.job.JobScheduler
 import android.content.ComponentName
@@ -32,8 +31,8 @@ class LearningJobsTest {
     private fun jobs(
         conditions: Conditions = Conditions(),
         ids: JobIds = this.ids,
-        notification: (() -> Pair<Int, Notification>)? = { 1 to Notification() },
-    ) = LearningJobs(app, conditions, ids, notification)
+        isShown: Boolean = true,
+    ) = LearningJobs(app, conditions, ids, isShown)
 
     @Test
     fun `by default learning waits until it costs the owner nothing`() {
@@ -100,7 +99,7 @@ class LearningJobsTest {
         val lasting = checkNotNull(scheduler.getPendingJob(ids.now))
         assertTrue(lasting.isUserInitiated && !lasting.isExpedited)
 
-        jobs(notification = null).scheduleNow()
+        jobs(isShown = false).scheduleNow()
         assertTrue(checkNotNull(scheduler.getPendingJob(ids.now)).isExpedited)
 
         shadowOf(app).denyPermissions(Manifest.permission.RUN_USER_INITIATED_JOBS)

@@ -76,7 +76,7 @@ class LearningServiceTest {
         fedlens.schedule()
         assertNotNull(scheduler.getPendingJob(ids.periodic))
         assertTrue(service.onStartJob(parameters(ids.periodic)))
-        val work = service.works[ids.periodic]
+        val work = fedlens.jobs.works[ids.periodic]
         runBlocking { work?.join() }
         assertEquals(Background.SCHEDULED, fedlens.jobs.background.value)
         runBlocking { withTimeout(30_000) { fedlens.status.first { it.background == Background.SCHEDULED } } }
