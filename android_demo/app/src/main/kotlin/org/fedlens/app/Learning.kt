@@ -161,8 +161,7 @@ internal class Learning(
     }
 
     /** Run a request to the server, as [quietly]; null if it is not allowed, as during a pause. */
-    private suspend fun <T> ifAllowed(use: suspend (FedLensClient) -> T): T? =
-        if (isAllowed) quietly(use) else null
+    private suspend fun <T> ifAllowed(use: suspend (FedLensClient) -> T): T? = if (isAllowed) quietly(use) else null
 
     private suspend fun <T> quietly(use: suspend (FedLensClient) -> T): T? =
         try {

@@ -4,7 +4,6 @@ import android.app.Notification
 import android.app.PendingIntent
 import android.content.Context
 import android.content.Intent
-import android.util.Log
 import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.SupervisorJob
@@ -204,8 +203,8 @@ public class FedLens private constructor(
             val deleted = album.deleted()
             client.dropFeatures(deleted)
             album.forgetDeleted(deleted)
-        } catch (failure: FedLensException) {
-            Log.w("FedLens", "features of deleted photos are still there: ${failure.message}")
+        } catch (_: FedLensException) {
+            // Such as a full disk.
         } catch (_: IllegalStateException) {
             // The client or the album was closed, or the call was cancelled.
         }
@@ -252,8 +251,8 @@ public class FedLens private constructor(
     /**
      * A federation that was joined.
      *
-     * @property server Address of the server, such as `https://fl.example.org:8443`.
-     * @property settings Settings of the client. Without `secrets`, its secret is wrapped by Android's keystore.
+     * @property server As in [Setup].
+     * @property settings As in [Setup].
      */
     public class Federation(
         public val server: String,

@@ -41,7 +41,7 @@ internal class LearningJobs(
             if (isScheduled) schedule()
         }
 
-    /** The state of the client in which the last job ended; null if it was ended. */
+    /** The state of the client in which the last job ended; null if that was stopped. */
     val left = MutableStateFlow<ClientState?>(null)
 
     /** What has become of the periodic job, or of the last one that ran. */
@@ -100,6 +100,7 @@ internal class LearningJobs(
     /** End what is running, and what is to run now; the periodic job comes again. */
     fun stop() {
         isRequested = false
+        left.value = null
         // Android would say of a running one that it was stopped; it ends by itself.
         if (ids.now !in works) scheduler.cancel(ids.now)
         works.values.forEach { it.cancel() }

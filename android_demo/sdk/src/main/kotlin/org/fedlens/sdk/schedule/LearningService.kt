@@ -19,6 +19,8 @@ import kotlinx.coroutines.yield
 import org.fedlens.sdk.FedLens
 import org.fedlens.sdk.NewerAndroid
 
+private const val BETWEEN_NOTIFICATIONS_MS = 500L
+
 /**
  * The job that learns. Android starts it in the app's process, after `Application.onCreate`, which must have called
  * [FedLens.create]. It does nothing on the main thread but begin and end.
@@ -115,9 +117,5 @@ public class LearningService : JobService() {
         shown: Notification,
     ) {
         setNotification(params, id, shown, JOB_END_NOTIFICATION_POLICY_REMOVE)
-    }
-
-    private companion object {
-        const val BETWEEN_NOTIFICATIONS_MS = 500L
     }
 }

@@ -81,10 +81,9 @@ internal class Session(
     private suspend fun learnOfModel() {
         try {
             withTimeoutOrNull(MODEL_MS) { client.checkIn() }
-        } catch (_: FedLensException) {
+        } catch (failure: Exception) {
             // The round is done all the same.
-        } catch (_: IOException) {
-            // As above.
+            if (failure !is FedLensException && failure !is IOException) throw failure
         }
     }
 

@@ -1,20 +1,27 @@
 package org.fedlens.sdk.schedule
 
 import android.app.Application
+import android.app.Notification
+import android.app.NotificationManager
 import android.app.job.JobParameters
 import android.app.job.JobScheduler
 import android.os.Binder
+import android.os.Build
 import android.os.IInterface
 import android.os.Looper
+import kotlinx.coroutines.delay
 import kotlinx.coroutines.flow.first
 import kotlinx.coroutines.runBlocking
 import kotlinx.coroutines.withTimeout
 import org.fedlens.sdk.AndroidPlatform
 import org.fedlens.sdk.ClientSettings
+import org.fedlens.sdk.ClientState
 import org.fedlens.sdk.FedLens
 import org.fedlens.sdk.Platform
 import org.fedlens.sdk.Publishers
+import org.fedlens.sdk.Status
 import org.fedlens.sdk.net.Backoff
+import org.fedlens.sdk.onAndroid
 import org.fedlens.sdk.store.FileSecret
 import org.fedlens.sdk.store.SecretStore
 import org.junit.After
@@ -37,6 +44,8 @@ import java.lang.reflect.Proxy
 import java.net.ServerSocket
 import java.util.concurrent.ConcurrentHashMap
 import java.util.concurrent.CopyOnWriteArrayList
+import java.util.function.Function
+import java.util.function.Supplier
 
 /** The one entry point and its jobs, as an app has them: everything here is called on the main thread. */
 @RunWith(RobolectricTestRunner::class)
@@ -44,26 +53,33 @@ import java.util.concurrent.CopyOnWriteArrayList
 class LearningServiceTest {
     private val app: Application = RuntimeEnvironment.getApplication()
     private val scheduler = checkNotNull(app.getSystemService(JobScheduler::class.java))
-    private val service = Robolectric.buildService(LearningService::class.java).create().get()
+    private val service = Robolectric.buildService(LearningService::class.java).create().bind().get()
     private val ids = JobIds()
     private val onMain = CopyOnWriteArrayList<String>()
+    private val shown = shadowOf(app.getSystemService(NotificationManager::class.java))
     private val reached = ConcurrentHashMap.newKeySet<String>()
 
-    private fun create(server: String = "https://127.0.0.1:1"): FedLens =
+    private fun create(
+        server: String = "https://127.0.0.1:1",
+        more: FedLens.Setup.() -> Unit = {},
+    ): FedLens =
         FedLens.create(app) {
             this.server = server
-            settings =
-                ClientSettings(
-                    Publishers.TrustServer,
-                    enrolmentToken = "token",
-                    secrets =
-                        Noting(
-                            FileSecret(File(app.applicationInfo.dataDir, "secret").apply { parentFile?.mkdirs() }),
-                        ),
-                    backoff = Backoff(firstMs = 1, mostMs = 1),
-                )
+            settings = settings()
             platform = NotingPlatform(AndroidPlatform(app))
+            more()
         }
+
+    private fun settings() =
+        ClientSettings(
+            Publishers.TrustServer,
+            enrolmentToken = "token",
+            secrets =
+                Noting(
+                    FileSecret(File(app.applicationInfo.dataDir, "secret").apply { parentFile?.mkdirs() }),
+                ),
+            backoff = Backoff(firstMs = 1, mostMs = 1),
+        )
 
     @After
     fun close() {
@@ -110,6 +126,72 @@ class LearningServiceTest {
     }
 
     @Test
+    fun `a federation may be joined later, and another one once everything is erased`() {
+        var joined: FedLens.Federation? = null
+        val fedlens = create { federation = Supplier { joined } }
+        fedlens.schedule()
+        service.onStartJob(parameters(ids.periodic))
+        runBlocking { fedlens.status.first { it.background == Background.GIVEN_UP } }
+        assertEquals("not_enrolled", (fedlens.status.value.state as ClientState.Failed).reason)
+        assertFalse("client.sqlite3" in reached)
+
+        val folder = File(app.applicationInfo.dataDir, "files/fedlens")
+        for (server in listOf("https://127.0.0.1:1", "https://127.0.0.1:2")) {
+            joined = FedLens.Federation(server, settings())
+            assertEquals(32, fedlens.client.clientId.size)
+            runBlocking {
+                fedlens.album()
+                fedlens.eraseHere()
+            }
+            assertFalse(folder.exists())
+        }
+    }
+
+    @Test
+    fun `a notification follows what is done, and its button ends the job`() {
+        // It takes calls and answers none.
+        val silent = ServerSocket(0)
+        val fedlens =
+            create("https://127.0.0.1:${silent.localPort}") {
+                notification = Function { Notification.Builder(app, "").setContentTitle("${it.state}").build() }
+            }
+        fedlens.schedule()
+        service.onStartJob(parameters(ids.periodic))
+        assertEquals("at once", 1, shown.size())
+        runBlocking {
+            withTimeout(30_000) { while (shown.allNotifications.none { title(it) == "Enrolling" }) delay(10) }
+            StopReceiver().onReceive(app, shadowOf(fedlens.stopIntent).savedIntent)
+            fedlens.status.first { it == Status(ClientState.Idle, Background.SCHEDULED) }
+            withTimeout(30_000) { while (!shadowOf(service).isJobFinished) delay(10) }
+        }
+        assertFalse(shadowOf(service).isRescheduleNeeded)
+        assertNotNull("the next period has another", scheduler.getPendingJob(ids.periodic))
+        fedlens.close()
+        silent.close()
+    }
+
+    @Test
+    fun `before Android 14 the notification goes with the last job`() {
+        val silent = ServerSocket(0)
+        val fedlens =
+            create("https://127.0.0.1:${silent.localPort}") {
+                notification = Function { Notification.Builder(app, "").setContentTitle("${it.state}").build() }
+            }
+        onAndroid(Build.VERSION_CODES.TIRAMISU) {
+            service.onStartJob(parameters(ids.periodic))
+            service.onStartJob(parameters(ids.now))
+            assertEquals(1, shown.size())
+            service.onStopJob(parameters(ids.now))
+            assertEquals(Background.RUNNING, fedlens.status.value.background)
+            fedlens.stop()
+            runBlocking { withTimeout(30_000) { while (shown.size() > 0) delay(10) } }
+        }
+        assertEquals(Background.OFF, fedlens.status.value.background)
+        fedlens.close()
+        silent.close()
+    }
+
+    @Test
     fun `a process has one FedLens, and a job without one does nothing`() {
         assertFalse(service.onStartJob(parameters(ids.periodic)))
         val first = create()
@@ -126,6 +208,8 @@ class LearningServiceTest {
         assertEquals("server: found none, must be the address of a server", error.message)
         assertNull(FedLens.current)
     }
+
+    private fun title(notification: Notification) = notification.extras.getString(Notification.EXTRA_TITLE)
 
     private fun note(what: String) {
         if (Looper.myLooper() == Looper.getMainLooper()) onMain += what
