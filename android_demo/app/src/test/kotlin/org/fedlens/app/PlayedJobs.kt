@@ -30,6 +30,7 @@ internal class PlayedJobs(
 
     /** A job that has begun. */
     class Running(
+        val info: JobInfo,
         val service: LearningService,
         val parameters: JobParameters,
     ) {
@@ -42,9 +43,9 @@ internal class PlayedJobs(
 
     /** Start a job that is scheduled. */
     fun start(id: Int): Running {
-        checkNotNull(scheduler.getPendingJob(id)) { "job $id is not scheduled" }
+        val info = checkNotNull(scheduler.getPendingJob(id)) { "job $id is not scheduled" }
         val service = Robolectric.buildService(LearningService::class.java).create().bind().get()
-        val job = Running(service, parameters(id))
+        val job = Running(info, service, parameters(id))
         running[id] = job
         check(service.onStartJob(job.parameters)) { "job $id has nothing to do" }
         return job
@@ -63,8 +64,9 @@ internal class PlayedJobs(
         for ((id, job) in running.toList()) {
             if (job.isFinished) {
                 running.remove(id)
-                if (id == NOW && job.comesAgain) later = scheduler.getPendingJob(NOW)
-                if (id == NOW && !job.comesAgain) scheduler.cancel(NOW)
+                // The user may have asked for another one meanwhile.
+                if (id != NOW || scheduler.getPendingJob(NOW) !== job.info) continue
+                if (job.comesAgain) later = job.info else scheduler.cancel(NOW)
             } else if (scheduler.getPendingJob(id) == null) {
                 stop(id)
             }

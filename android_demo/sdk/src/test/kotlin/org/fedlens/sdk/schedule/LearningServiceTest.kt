@@ -189,8 +189,7 @@ class LearningServiceTest {
             notification = Function { Notification.Builder(app, "").setContentTitle("${it.state}").build() }
         }
 
-    private fun until(condition: () -> Boolean) =
-        runBlocking { withTimeout(30_000) { while (!condition()) delay(10) } }
+    private fun until(condition: () -> Boolean) = runBlocking { withTimeout(30_000) { while (!condition()) delay(10) } }
 
     @Test
     fun `a process has one FedLens, and a job without one does nothing`() {
