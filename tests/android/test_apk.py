@@ -129,7 +129,11 @@ def test_the_guides_app_is_shrunk_without_a_warning_and_reads_and_writes_the_sam
 
 def test_programs_run_in_services_that_no_other_app_can_reach_and_the_first_is_isolated() -> None:
     sdk, app = (
-        {service.attrib[f"{ANDROID}name"]: service.attrib for service in ElementTree.parse(path).iter("service")}
+        {
+            entry.attrib[f"{ANDROID}name"]: entry.attrib
+            for kind in ("service", "receiver")
+            for entry in ElementTree.parse(path).iter(kind)
+        }
         for path in (apk.HERE / module / "src" / "main" / "AndroidManifest.xml" for module in ("sdk", "app"))
     )
 
@@ -138,6 +142,7 @@ def test_programs_run_in_services_that_no_other_app_can_reach_and_the_first_is_i
     for name, attributes in sdk.items():
         assert attributes[f"{ANDROID}exported"] == "false"
         assert app[name] == attributes, "Gradle merges manifests, the build here does not"
+    assert sdk.pop("org.fedlens.sdk.schedule.StopReceiver")
     learning = sdk.pop("org.fedlens.sdk.schedule.LearningService")
     assert learning[f"{ANDROID}permission"] == "android.permission.BIND_JOB_SERVICE"
     processes = [attributes[f"{ANDROID}process"] for attributes in sdk.values()]

@@ -4,9 +4,7 @@ import android.app.Activity
 import android.content.ActivityNotFoundException
 import android.content.Intent
 import android.net.Uri
-import android.os.Build
 import android.os.Bundle
-import android.provider.MediaStore
 import android.view.View
 import android.view.ViewGroup
 import android.widget.Button
@@ -16,6 +14,7 @@ import kotlinx.coroutines.flow.combine
 import kotlinx.coroutines.launch
 import org.fedlens.app.Suggestions.Suggestion
 import org.fedlens.sdk.album.AlbumPhoto
+import org.fedlens.sdk.album.PhotoPicker
 
 /**
  * The home screen, with one thing to do first: adding photos while there are none, else saying what the next one shows,
@@ -38,7 +37,9 @@ class CollectActivity : ScreenActivity() {
         findViewById<Button>(R.id.label_several).setOnClickListener {
             startActivity(Intent(this, LabelActivity::class.java))
         }
-        findViewById<Button>(R.id.pick_photos).setOnClickListener { pickPhotos() }
+        findViewById<Button>(R.id.pick_photos).setOnClickListener {
+            ask(PhotoPicker.intent(MOST_PICKED), PICK, R.string.no_picker)
+        }
     }
 
     override fun onSaveInstanceState(state: Bundle) {
@@ -47,7 +48,8 @@ class CollectActivity : ScreenActivity() {
     }
 
     override fun follow() {
-        app.schedule.restore()
+        // Android drops jobs, as after a forced stop.
+        app.learning.schedule()
         app.suggestions.retry()
         seen?.launch { app.photos.read() }
         seen?.launch { app.learning.findModel() }
@@ -59,8 +61,7 @@ class CollectActivity : ScreenActivity() {
             showStatus()
         }
         whileSeen(app.photos.adding, ::showAdding)
-        val learning = combine(app.learning.state, app.learning.isRunning, app.network.isThere, ::Triple)
-        whileSeen(learning) { showStatus() }
+        whileSeen(combine(app.fedlens.status, app.network.isThere, ::Pair)) { showStatus() }
     }
 
     /** Put first what is to be done first: adding photos while there are none. */
@@ -128,27 +129,6 @@ class CollectActivity : ScreenActivity() {
         startActivity(PhotoActivity.intent(this, photo.id))
     }
 
-    private fun pickPhotos() {
-        val picker =
-            if (Build.VERSION.SDK_INT >= Build.VERSION_CODES.TIRAMISU) {
-                photoPicker()
-            } else {
-                Intent(Intent.ACTION_OPEN_DOCUMENT)
-                    .addCategory(Intent.CATEGORY_OPENABLE)
-                    .setType("image/*")
-                    .putExtra(Intent.EXTRA_ALLOW_MULTIPLE, true)
-            }
-        ask(picker, PICK, R.string.no_picker)
-    }
-
-    @NewerAndroid(Build.VERSION_CODES.TIRAMISU)
-    private fun photoPicker(): Intent {
-        val most = minOf(MOST_PICKED, MediaStore.getPickImagesMaxLimit())
-        return Intent(MediaStore.ACTION_PICK_IMAGES)
-            .setType("image/*")
-            .putExtra(MediaStore.EXTRA_PICK_IMAGES_MAX, most)
-    }
-
     private fun ask(
         intent: Intent,
         request: Int,
@@ -172,13 +152,8 @@ class CollectActivity : ScreenActivity() {
         if (resultCode != Activity.RESULT_OK) return
         when (requestCode) {
             TAKE -> add(listOf(Uri.fromFile(CaptureProvider.file(this)))) { CaptureProvider.file(this).delete() }
-            PICK -> add(picked(data)) {}
+            PICK -> add(PhotoPicker.picked(data)) {}
         }
-    }
-
-    private fun picked(data: Intent?): List<Uri> {
-        val several = data?.clipData ?: return listOfNotNull(data?.data)
-        return (0 until several.itemCount).mapNotNull { several.getItemAt(it).uri }
     }
 
     private fun add(

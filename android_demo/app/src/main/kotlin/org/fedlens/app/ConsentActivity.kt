@@ -44,7 +44,7 @@ class ConsentActivity : ScreenActivity() {
         app.settings.hasConsent = true
         app.settings.wasWithdrawn = false
         app.settings.consentedTo = link?.server
-        app.schedule.apply()
+        app.learning.schedule()
         if (link != null) app.joining.join(link)
         goOn()
     }

@@ -42,7 +42,7 @@ class EnrolActivity : ScreenActivity() {
     }
 
     override fun follow() {
-        val how = combine(app.joining.state, app.learning.state, app.network.isThere, ::Triple)
+        val how = combine(app.joining.state, app.fedlens.client.state, app.network.isThere, ::Triple)
         whileSeen(how) { (joining, client, hasNetwork) -> show(joining, client, hasNetwork) }
     }
 

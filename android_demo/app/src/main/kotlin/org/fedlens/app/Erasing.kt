@@ -79,10 +79,10 @@ internal class Erasing(
         if (job?.isActive != true) job = app.scope.launch { work() }
     }
 
+    // The server must forget the phone even after consent was withdrawn: the owner asks for this one message.
     private suspend fun tell(): Boolean {
-        app.learning.cancel()
-        // The server must forget the phone even after consent was withdrawn: the owner asks for this one message.
-        return withTimeout(app.surroundings.patienceMs) { app.learning.withClient(isFarewell = true) { it.forget() } }
+        app.fedlens.stop()
+        return withTimeout(app.patienceMs) { app.fedlens.client.forget() }
     }
 
     private fun notTold(detail: String) {
@@ -94,13 +94,11 @@ internal class Erasing(
         // rest.
         app.settings.wasWithdrawn = true
         app.settings.hasConsent = false
-        app.schedule.cancelAll()
-        LearnNotification.remove(app)
-        app.learning.erase()
+        app.learning.schedule()
         app.photos.eraseAll()
         withContext(Dispatchers.IO) {
             app.cacheDir.deleteRecursively()
-            app.surroundings.platform.floors?.let(SQLiteDatabase::deleteDatabase)
+            app.platform.floors?.let(SQLiteDatabase::deleteDatabase)
             app.settings.erase()
         }
     }

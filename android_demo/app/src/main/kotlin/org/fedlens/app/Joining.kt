@@ -51,10 +51,10 @@ internal class Joining(
                 try {
                     if (settings.link != link) leave()
                     settings.link = link
-                    app.learning.withClient { it.checkIn() }
+                    app.fedlens.client.checkIn()
                     settings.isEnrolled = true
                     app.learning.readClasses()
-                    app.schedule.apply()
+                    app.learning.schedule()
                     now.value = State.Joined
                 } catch (cancelled: CancellationException) {
                     // If the process ends instead, its work stays: joining by the same link resumes it.
@@ -87,7 +87,7 @@ internal class Joining(
 
     /** Delete the state of a server that is not joined: a folder belongs to one server. */
     private suspend fun leave() {
-        app.learning.erase()
+        app.fedlens.eraseHere()
         app.settings.link = null
     }
 }

@@ -4,7 +4,6 @@ import android.app.Notification
 import android.app.NotificationChannel
 import android.app.NotificationManager
 import android.app.PendingIntent
-import android.content.BroadcastReceiver
 import android.content.Context
 import android.content.Intent
 import android.graphics.drawable.Icon
@@ -12,7 +11,6 @@ import org.fedlens.sdk.ClientState
 
 /** The notification that shows learning while the app is not visible. */
 internal object LearnNotification {
-    const val ID = 1
     private const val CHANNEL = "learning"
 
     /** Create the channel, through which the owner can silence notifications. */
@@ -25,26 +23,26 @@ internal object LearnNotification {
 
     /** A notification with the client's state, its progress, and a button to cancel. */
     fun of(
-        context: Context,
+        app: FedLensApp,
         state: ClientState,
     ): Notification {
-        val status = Status.ofRunning(context.resources, state)
+        val status = Status.ofRunning(app.resources, state)
         val builder =
             Notification
-                .Builder(context, CHANNEL)
+                .Builder(app, CHANNEL)
                 .setSmallIcon(R.drawable.ic_model)
                 .setContentTitle(status.title)
                 .setContentText(status.text)
-                .setColor(context.getColor(R.color.primary))
+                .setColor(app.getColor(R.color.primary))
                 .setOngoing(true)
                 .setOnlyAlertOnce(true)
-                .setContentIntent(open(context))
+                .setContentIntent(open(app))
                 .addAction(
                     Notification.Action
                         .Builder(
-                            Icon.createWithResource(context, R.drawable.ic_close),
-                            context.getString(R.string.cancel),
-                            cancel(context),
+                            Icon.createWithResource(app, R.drawable.ic_close),
+                            app.getString(R.string.cancel),
+                            app.fedlens.stopIntent,
                         ).build(),
                 )
         when (val progress = status.progress) {
@@ -55,36 +53,10 @@ internal object LearnNotification {
         return builder.build()
     }
 
-    fun show(
-        context: Context,
-        notification: Notification,
-    ) {
-        context.getSystemService(NotificationManager::class.java).notify(ID, notification)
-    }
-
-    fun remove(context: Context) {
-        context.getSystemService(NotificationManager::class.java).cancel(ID)
-    }
-
     private fun open(context: Context): PendingIntent {
         val intent =
             Intent(context, LearningActivity::class.java)
                 .addFlags(Intent.FLAG_ACTIVITY_CLEAR_TOP or Intent.FLAG_ACTIVITY_SINGLE_TOP)
         return PendingIntent.getActivity(context, 0, intent, PendingIntent.FLAG_IMMUTABLE)
-    }
-
-    private fun cancel(context: Context): PendingIntent {
-        val intent = Intent(context, CancelReceiver::class.java)
-        return PendingIntent.getBroadcast(context, 0, intent, PendingIntent.FLAG_IMMUTABLE)
-    }
-}
-
-/** The receiver that cancels learning when the notification's button is pressed. */
-class CancelReceiver : BroadcastReceiver() {
-    override fun onReceive(
-        context: Context,
-        intent: Intent,
-    ) {
-        (context.applicationContext as FedLensApp).learning.cancel()
     }
 }

@@ -34,7 +34,7 @@ class LearningActivity : ScreenActivity() {
     override fun follow() {
         seen?.launch { app.photos.read() }
         seen?.launch { app.learning.readJournal() }
-        val learning = combine(app.learning.state, app.learning.isRunning, app.network.isThere, ::Triple)
+        val learning = combine(app.fedlens.status, app.network.isThere, ::Pair)
         whileSeen(combine(learning, app.photos.all, ::Pair)) { status.show() }
         whileSeen(app.learning.journal) { entries ->
             if (entries == null) return@whileSeen

@@ -2,10 +2,10 @@ package org.fedlens.app
 
 import android.net.Uri
 import kotlinx.coroutines.Dispatchers
-import kotlinx.coroutines.asCoroutineDispatcher
 import kotlinx.coroutines.flow.MutableStateFlow
 import kotlinx.coroutines.flow.StateFlow
 import kotlinx.coroutines.flow.update
+import kotlinx.coroutines.runBlocking
 import kotlinx.coroutines.withContext
 import org.fedlens.sdk.PhotoException
 import org.fedlens.sdk.StateException
@@ -13,9 +13,8 @@ import org.fedlens.sdk.album.AlbumPhoto
 import org.fedlens.sdk.album.PhotoAlbum
 import java.io.IOException
 import java.io.InputStream
-import java.util.concurrent.Executors
 
-/** The photo album, used on a thread of its own, and its current content. */
+/** The current content of the photo album, and its changes, one after another. */
 internal class Photos(
     private val app: FedLensApp,
 ) {
@@ -44,12 +43,10 @@ internal class Photos(
         val refused: List<Refusal> = emptyList(),
     )
 
-    private val executor = Executors.newSingleThreadExecutor { Thread(it, "album").apply { isDaemon = true } }
-    private val thread = executor.asCoroutineDispatcher()
+    private val thread = Dispatchers.IO.limitedParallelism(1)
     private val found = MutableStateFlow<List<AlbumPhoto>?>(null)
     private val trouble = MutableStateFlow<String?>(null)
     private val going = MutableStateFlow(Adding(0))
-    private var opened: PhotoAlbum? = null
 
     /** The reason why the album could not be read or changed last time; null if it could. */
     val problem: StateFlow<String?> = trouble
@@ -64,29 +61,6 @@ internal class Photos(
     suspend fun read() {
         if (found.value == null) change { }
     }
-
-    /**
-     * Sets the listener for the digests of erased photos, as [PhotoAlbum.onDeleted]; null removes it. The album
-     * remembers digests that nobody has taken.
-     */
-    suspend fun followDeletions(take: ((List<ByteArray>) -> Unit)?) {
-        // Not on the album's thread: the listener waits for the client's thread, which a training may occupy.
-        val album = withContext(thread) { opened } ?: return
-        withContext(Dispatchers.IO) {
-            try {
-                album.onDeleted(take)
-            } catch (_: StateException) {
-                // The album still remembers them.
-            }
-        }
-    }
-
-    /**
-     * The album itself, for the SDK's client.
-     *
-     * @throws StateException It cannot be opened.
-     */
-    suspend fun album(): PhotoAlbum = withContext(thread) { open() }
 
     /** Add the files at these addresses. */
     suspend fun add(addresses: List<Uri>): Added =
@@ -147,27 +121,23 @@ internal class Photos(
         change { it.delete(id) }
     }
 
-    /** Erase every photo, even of an album that cannot be opened any more. */
+    /** Erase every photo with everything else of FedLens, even of an album that cannot be opened any more. */
     suspend fun eraseAll() {
-        withContext(thread) {
-            close()
-            app.albumFolder.deleteRecursively()
-            found.value = null
-            trouble.value = null
-        }
+        // After what is under way.
+        withContext(thread) { }
+        app.fedlens.eraseHere()
+        found.value = null
+        trouble.value = null
     }
 
-    /** Close the album at the end of the process; wait for running work. */
-    fun closeNow() {
-        executor.submit(::close).get()
-        executor.shutdown()
-    }
+    /** Wait for what is under way, at the end of the process. */
+    fun finish() = runBlocking(thread) { }
 
     /** Run [work] with the album and refresh the content; null on failure, with the reason in [problem]. */
     private suspend fun <T> change(work: (PhotoAlbum) -> T): T? =
         withContext(thread) {
             try {
-                val album = open()
+                val album = app.fedlens.album()
                 val result = work(album)
                 found.value = album.all()
                 trouble.value = null
@@ -177,14 +147,6 @@ internal class Photos(
                 null
             }
         }
-
-    private fun open(): PhotoAlbum =
-        opened ?: PhotoAlbum.open(app.albumFolder, app.surroundings.platform).also { opened = it }
-
-    private fun close() {
-        opened?.close()
-        opened = null
-    }
 
     private fun content(stream: InputStream?): ByteArray {
         if (stream == null) throw IOException("nothing is there")

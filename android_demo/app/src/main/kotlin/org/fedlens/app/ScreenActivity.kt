@@ -69,7 +69,6 @@ abstract class ScreenActivity : Activity() {
         // Consent may have been withdrawn on another screen.
         if (needsMembership && sendElsewhere()) return
         seen = CoroutineScope(Job() + app.main)
-        app.screensSeen++
         whileSeen(app.photos.problem, ::showProblem)
         // Erasing may end while another screen is open; that screen then leads back to consent.
         if (needsMembership) whileSeen(app.erasing.state) { if (it is Erasing.State.Done) sendElsewhere() }
@@ -77,7 +76,6 @@ abstract class ScreenActivity : Activity() {
     }
 
     override fun onStop() {
-        if (seen != null) app.screensSeen--
         seen?.cancel()
         seen = null
         super.onStop()

@@ -3,7 +3,9 @@ package org.fedlens.app
 import android.content.Context
 import org.fedlens.sdk.Policy
 import org.fedlens.sdk.album.AlbumPhoto
+import org.fedlens.sdk.schedule.Conditions
 import java.util.Locale
+import java.util.concurrent.TimeUnit
 
 /** The owner's decisions, and the server that the phone has joined. Stored on disk; safe to use from any thread. */
 internal class Settings(
@@ -36,6 +38,16 @@ internal class Settings(
     /** Answers that a server may ask for; none is given before the owner has allowed it. */
     var tellsClassCounts by Stored("class_counts", false)
     var tellsEvaluation by Stored("evaluation", false)
+
+    /** The conditions of learning in the background. */
+    val conditions: Conditions
+        get() =
+            Conditions(
+                TimeUnit.HOURS.toMillis(1),
+                charging = onlyWhileCharging,
+                unmetered = onlyUnmetered,
+                idle = onlyWhileIdle,
+            )
 
     /** The invitation to the server that the phone has joined or is joining. */
     var link: EnrolmentLink?

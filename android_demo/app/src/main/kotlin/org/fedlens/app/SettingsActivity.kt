@@ -18,8 +18,7 @@ class SettingsActivity : ScreenActivity() {
         background()
         row(R.id.paused, R.string.pause, R.string.pause_text, settings.isPaused) {
             settings.isPaused = it
-            app.schedule.apply()
-            if (it) stop()
+            app.learning.schedule()
         }
         row(R.id.local, R.string.keep_local, R.string.keep_local_text, settings.keepsModelLocal) {
             settings.keepsModelLocal = it
@@ -49,20 +48,20 @@ class SettingsActivity : ScreenActivity() {
         row(R.id.background, R.string.background, R.string.background_text, settings.learnsInBackground) {
             settings.learnsInBackground = it
             showConditions()
-            app.schedule.apply()
+            app.learning.schedule()
             if (it) askToNotify()
         }
         row(R.id.charging, R.string.charging, R.string.charging_text, settings.onlyWhileCharging) {
             settings.onlyWhileCharging = it
-            app.schedule.apply()
+            app.learning.schedule()
         }
         row(R.id.unmetered, R.string.unmetered, R.string.unmetered_text, settings.onlyUnmetered) {
             settings.onlyUnmetered = it
-            app.schedule.apply()
+            app.learning.schedule()
         }
         row(R.id.idle, R.string.idle, R.string.idle_text, settings.onlyWhileIdle) {
             settings.onlyWhileIdle = it
-            app.schedule.apply()
+            app.learning.schedule()
         }
         showConditions()
     }
@@ -81,22 +80,13 @@ class SettingsActivity : ScreenActivity() {
         }
     }
 
-    /** Stop everything, including downloads and repeated requests outside a round. */
-    private fun stop() {
-        app.scope.launch {
-            app.learning.close()
-            app.learning.readJournal()
-        }
-    }
-
     private fun withdraw() {
         app.settings.hasConsent = false
         app.settings.wasWithdrawn = true
         // Who agrees again is asked again.
         app.settings.tellsClassCounts = false
         app.settings.tellsEvaluation = false
-        app.schedule.apply()
-        app.scope.launch { app.learning.close() }
+        app.learning.schedule()
         startActivity(
             Intent(this, ConsentActivity::class.java)
                 .addFlags(Intent.FLAG_ACTIVITY_NEW_TASK or Intent.FLAG_ACTIVITY_CLEAR_TASK),

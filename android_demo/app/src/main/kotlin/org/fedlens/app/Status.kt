@@ -34,12 +34,14 @@ internal data class Status(
     /**
      * The facts that determine the status.
      *
+     * @property isTooHot True if the phone is too hot to learn.
      * @property labelled Number of photos with a class.
      * @property hasClasses True if the classes of a model are known.
      */
     data class Facts(
         val state: ClientState,
         val isRunning: Boolean,
+        val isTooHot: Boolean,
         val isPaused: Boolean,
         val hasNetwork: Boolean,
         val labelled: Int,
@@ -60,6 +62,8 @@ internal data class Status(
                 facts.isRunning && !facts.hasNetwork && facts.state !is ClientState.Training ->
                     noNetwork(resources, Action.CANCEL)
                 facts.isRunning -> ofRunning(resources, facts.state)
+                facts.isTooHot ->
+                    resources.status(R.drawable.ic_waiting, R.string.too_hot_title, R.string.too_hot_text)
                 isBad(facts.state) -> ended(resources, facts.state)
                 facts.labelled == 0 && !facts.hasClasses ->
                     resources.status(R.drawable.ic_model, R.string.no_model_title, R.string.no_model_text)
@@ -73,6 +77,9 @@ internal data class Status(
                 !facts.hasNetwork -> noNetwork(resources, Action.LEARN)
                 facts.state is ClientState.Reported || facts.state is ClientState.Finished ->
                     ended(resources, facts.state)
+                // For longer than a job lasts.
+                facts.state is ClientState.Waiting || facts.state is ClientState.Retrying ->
+                    ofRunning(resources, facts.state).copy(action = Action.LEARN, progress = null)
                 else ->
                     Status(
                         R.drawable.ic_model,

@@ -6,6 +6,7 @@ import android.widget.Button
 import android.widget.ImageView
 import android.widget.ProgressBar
 import android.widget.TextView
+import org.fedlens.sdk.schedule.Background
 
 /** A card that shows a [Status] and handles its buttons. */
 internal class StatusCard(
@@ -22,13 +23,11 @@ internal class StatusCard(
     private val resume = activity.findViewById<Button>(R.id.resume)
 
     init {
-        learn.setOnClickListener {
-            if (app.learning.start() != null) app.schedule.keepAlive()
-        }
-        cancel.setOnClickListener { app.learning.cancel() }
+        learn.setOnClickListener { app.learning.start() }
+        cancel.setOnClickListener { app.fedlens.stop() }
         resume.setOnClickListener {
             app.settings.isPaused = false
-            app.schedule.apply()
+            app.learning.schedule()
             show()
         }
     }
@@ -52,8 +51,9 @@ internal class StatusCard(
 
     private fun facts() =
         Status.Facts(
-            state = app.learning.state.value,
-            isRunning = app.learning.isRunning.value,
+            state = app.fedlens.status.value.state,
+            isRunning = app.learning.isRunning,
+            isTooHot = app.fedlens.status.value.background == Background.TOO_HOT,
             isPaused = app.settings.isPaused,
             hasNetwork = app.network.isThere.value,
             labelled = app.photos.all.value.orEmpty().count { it.label != null },

@@ -43,6 +43,8 @@ internal class Suggestions(
         made.update { it + (photo.id to Suggestion.Asking) }
         app.scope.launch {
             val suggestion = suggestion(photo)
+            // After a pause, that question is asked again.
+            if (!app.learning.isAllowed) return@launch
             made.update { it + (photo.id to suggestion) }
             val best = (suggestion as? Suggestion.Made)?.best ?: return@launch
             if (photo.suggested != best.key || photo.probability != best.value) {

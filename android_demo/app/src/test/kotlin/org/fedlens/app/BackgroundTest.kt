@@ -2,18 +2,17 @@ package org.fedlens.app
 
 import android.app.NotificationManager
 import android.app.job.JobInfo
-import android.app.job.JobParameters
 import android.app.job.JobScheduler
 import android.content.Intent
 import android.net.ConnectivityManager
-import android.os.Binder
-import android.os.IInterface
+import android.os.PowerManager
 import org.fedlens.app.Phone.isShown
 import org.fedlens.app.Phone.open
 import org.fedlens.app.Phone.press
 import org.fedlens.app.Phone.text
 import org.fedlens.app.Phone.until
 import org.fedlens.proto.v1.WaitReason
+import org.fedlens.sdk.schedule.StopReceiver
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertFalse
 import org.junit.Assert.assertNotNull
@@ -21,14 +20,11 @@ import org.junit.Assert.assertNull
 import org.junit.Assert.assertTrue
 import org.junit.Test
 import org.junit.runner.RunWith
-import org.robolectric.Robolectric
 import org.robolectric.RobolectricTestRunner
 import org.robolectric.Shadows.shadowOf
 import org.robolectric.annotation.Config
 import org.robolectric.annotation.GraphicsMode
 import org.robolectric.shadows.ShadowNetwork
-import org.robolectric.util.ReflectionHelpers
-import java.lang.reflect.Proxy
 import java.util.concurrent.CountDownLatch
 import java.util.concurrent.TimeUnit
 
@@ -41,7 +37,7 @@ class BackgroundTest {
     private val scheduler get() = app.getSystemService(JobScheduler::class.java)
     private val notifications get() = shadowOf(app.getSystemService(NotificationManager::class.java))
 
-    private fun regular(): JobInfo? = scheduler.getPendingJob(Schedule.REGULAR)
+    private fun regular(): JobInfo? = scheduler.getPendingJob(PlayedJobs.REGULAR)
 
     @Test
     fun `each setting is a condition of the job, and nothing is scheduled without consent or in a pause`() {
@@ -79,7 +75,7 @@ class BackgroundTest {
         app.settings.hasConsent = true
         app.settings.isEnrolled = true
         app.settings.learnsInBackground = true
-        app.schedule.apply()
+        app.learning.schedule()
 
         assertFalse(checkNotNull(regular()).isPersisted)
     }
@@ -88,24 +84,37 @@ class BackgroundTest {
     fun `the job learns round after round and says when it is done`() {
         PlayedServer(rounds = 2).use { server ->
             joinWithPhoto(server)
-            val job = Robolectric.buildService(LearnJob::class.java).create().bind().get()
-            assertTrue(job.onStartJob(parameters(Schedule.REGULAR)))
-            until("done") { shadowOf(job).isJobFinished }
-            assertFalse(shadowOf(job).isRescheduleNeeded)
+            val job = startRegular()
+            until("done") { job.isFinished }
+            assertFalse(job.comesAgain)
             assertEquals(2, server.updates.size)
             assertEquals(0, notifications.size())
         }
     }
 
     @Test
-    fun `the job has nothing to do without consent, before joining and in a pause`() {
-        val job = Robolectric.buildService(LearnJob::class.java).create().get()
-        assertFalse(job.onStartJob(parameters(Schedule.REGULAR)))
-        app.settings.hasConsent = true
-        assertFalse(job.onStartJob(parameters(Schedule.REGULAR)))
-        app.settings.isEnrolled = true
-        app.settings.isPaused = true
-        assertFalse(job.onStartJob(parameters(Schedule.REGULAR)))
+    fun `no job is left without consent, before joining and in a pause, and one that starts asks nobody`() {
+        val refusals: List<Settings.() -> Unit> =
+            listOf({ hasConsent = false }, { isEnrolled = false }, { isPaused = true })
+        for (refuse in refusals) {
+            app.settings.run {
+                hasConsent = true
+                isEnrolled = true
+                isPaused = false
+                learnsInBackground = true
+            }
+            app.learning.schedule()
+            assertTrue(app.learning.start())
+            assertEquals(2, scheduler.allPendingJobs.size)
+            app.settings.refuse()
+            app.startAgain()
+            assertEquals(0, scheduler.allPendingJobs.size)
+            assertFalse(app.learning.start())
+        }
+        app.fedlens.schedule()
+        val job = app.jobs.start(PlayedJobs.REGULAR)
+        until("done") { job.isFinished }
+        assertFalse(job.comesAgain || app.clientFolder.exists())
     }
 
     @Test
@@ -116,63 +125,50 @@ class BackgroundTest {
             val screen = open<CollectActivity>()
             learnNow(screen.get())
             screen.pause().stop()
-            val job = Robolectric.buildService(LearnJob::class.java).create().bind().get()
-            assertTrue(job.onStartJob(parameters(Schedule.NOW)))
-            assertTrue(job.onStopJob(parameters(Schedule.NOW)))
-            until("ended") { !app.learning.isRunning.value }
-            assertFalse(shadowOf(job).isJobFinished)
-            assertNotNull(scheduler.getPendingJob(Schedule.NOW))
+            val job = app.jobs.now
+            assertTrue(app.jobs.stop(PlayedJobs.NOW))
+            until("ended") { !app.learning.isRunning }
+            Phone.idle()
+            assertFalse(job.isFinished)
+            assertNotNull(scheduler.getPendingJob(PlayedJobs.NOW))
             assertEquals(0, notifications.size())
         }
     }
 
     @Test
-    fun `a job that Android stops leaves alone what another one or somebody at the phone wants`() {
+    fun `a job that Android stops leaves alone what another one wants`() {
         PlayedServer().use { server ->
             server.waitReason = WaitReason.WAIT_REASON_POPULATION
             joinWithPhoto(server)
-            val screen = open<CollectActivity>()
-            learnNow(screen.get())
-            val job = Robolectric.buildService(LearnJob::class.java).create().bind().get()
-            assertTrue(job.onStartJob(parameters(Schedule.REGULAR)))
-            assertFalse(job.onStopJob(parameters(Schedule.REGULAR)))
+            learnNow(open<CollectActivity>().get())
+            startRegular()
+            app.jobs.stop(PlayedJobs.REGULAR)
             Phone.idle()
-            assertTrue("somebody looks on", app.learning.isRunning.value)
-
-            screen.pause().stop()
-            assertTrue(job.onStartJob(parameters(Schedule.NOW)))
-            assertTrue(job.onStartJob(parameters(Schedule.REGULAR)))
-            assertFalse(job.onStopJob(parameters(Schedule.REGULAR)))
-            Phone.idle()
-            assertTrue("the other job is there", app.learning.isRunning.value)
-            job.onStopJob(parameters(Schedule.NOW))
-            until("ended") { !app.learning.isRunning.value }
+            assertTrue("the other job is there", app.learning.isRunning)
+            app.jobs.stop(PlayedJobs.NOW)
+            until("ended") { !app.learning.isRunning }
         }
     }
 
     @Test
-    fun `a round that was cancelled or has ended before its job starts is not begun again`() {
+    fun `a round that is cancelled or paused before its job starts is not begun`() {
         PlayedServer().use { server ->
-            server.waitReason = WaitReason.WAIT_REASON_POPULATION
-            server.waitMs = 1_000 // too short for the next run to go on with
             joinWithPhoto(server)
+            app.jobs.hasTime = false
+            val asked = server.checkIns.size
             val screen = open<CollectActivity>().get()
-            learnNow(screen)
+            screen.press(R.id.learn_now)
+            assertNotNull(scheduler.getPendingJob(PlayedJobs.NOW))
+            until("asking") { screen.text(R.id.status_title) == app.getString(R.string.asking_title) }
             screen.press(R.id.cancel)
-            assertNull(scheduler.getPendingJob(Schedule.NOW))
-            until("cancelled") { !app.learning.isRunning.value }
+            assertNull(scheduler.getPendingJob(PlayedJobs.NOW))
+            until("cancelled") { screen.isShown(R.id.learn_now) }
 
-            learnNow(screen)
+            screen.press(R.id.learn_now)
             open<SettingsActivity>().get().press(R.id.paused)
-            assertNull(scheduler.getPendingJob(Schedule.NOW))
-            until("paused") { !app.learning.isRunning.value }
-
-            app.settings.isPaused = false
-            server.waitReason = null
-            checkNotNull(app.learning.start())
-            app.schedule.keepAlive()
-            until("reported") { !app.learning.isRunning.value }
-            assertNull(scheduler.getPendingJob(Schedule.NOW))
+            assertNull(scheduler.getPendingJob(PlayedJobs.NOW))
+            assertFalse(app.learning.isRunning)
+            assertEquals(asked, server.checkIns.size)
         }
     }
 
@@ -183,12 +179,32 @@ class BackgroundTest {
             joinWithPhoto(server)
             val screen = open<CollectActivity>().get()
             learnNow(screen)
-            val job = Robolectric.buildService(LearnJob::class.java).create().bind().get()
-            assertTrue(job.onStartJob(parameters(Schedule.NOW)))
+            val job = app.jobs.now
             screen.press(R.id.cancel)
-            assertNotNull(scheduler.getPendingJob(Schedule.NOW))
-            until("finished") { shadowOf(job).isJobFinished }
-            assertFalse(shadowOf(job).isRescheduleNeeded)
+            until("finished") { job.isFinished }
+            assertFalse(job.comesAgain)
+            assertEquals(emptyList<Int>(), app.jobs.stopped)
+            assertFalse(app.learning.isRunning)
+        }
+    }
+
+    @Test
+    fun `a round that Cancel ends leaves the regular job scheduled, and one by hand outlives its end`() {
+        PlayedServer().use { server ->
+            server.waitReason = WaitReason.WAIT_REASON_POPULATION
+            server.waitMs = 1_000
+            joinWithPhoto(server)
+            app.settings.learnsInBackground = true
+            app.learning.schedule()
+            val screen = open<CollectActivity>().get()
+            learnNow(screen)
+            open<SettingsActivity>().get().press(R.id.background)
+            assertNull(regular())
+            assertTrue(app.learning.isRunning)
+            open<SettingsActivity>().get().press(R.id.background)
+            screen.press(R.id.cancel)
+            until("cancelled") { !app.learning.isRunning }
+            assertNotNull(regular())
         }
     }
 
@@ -197,10 +213,36 @@ class BackgroundTest {
         PlayedServer().use { server ->
             server.waitReason = WaitReason.WAIT_REASON_POPULATION
             joinWithPhoto(server)
-            val job = Robolectric.buildService(LearnJob::class.java).create().bind().get()
-            assertTrue(job.onStartJob(parameters(Schedule.REGULAR)))
-            until("done") { shadowOf(job).isJobFinished }
-            assertFalse(shadowOf(job).isRescheduleNeeded)
+            val job = startRegular()
+            until("done") { job.isFinished }
+            assertFalse(job.comesAgain)
+        }
+    }
+
+    @Test
+    fun `why there was no round is still said when its job has ended`() {
+        PlayedServer().use { server ->
+            server.waitReason = WaitReason.WAIT_REASON_POPULATION
+            server.waitMs = 600_000 // longer than a job waits
+            joinWithPhoto(server)
+            val screen = open<CollectActivity>().get()
+            screen.press(R.id.learn_now)
+            until("over") { !app.learning.isRunning && screen.isShown(R.id.learn_now) }
+            assertEquals(app.getString(R.string.waiting_title), screen.text(R.id.status_title))
+            assertEquals(app.getString(R.string.waiting_population), screen.text(R.id.status_text))
+        }
+    }
+
+    @Test
+    fun `a phone that is too hot says so`() {
+        PlayedServer().use { server ->
+            joinWithPhoto(server)
+            shadowOf(app.getSystemService(PowerManager::class.java))
+                .setCurrentThermalStatus(PowerManager.THERMAL_STATUS_SEVERE)
+            val screen = open<CollectActivity>().get()
+            screen.press(R.id.learn_now)
+            until("said") { screen.text(R.id.status_title) == app.getString(R.string.too_hot_title) }
+            assertEquals(0, server.updates.size)
         }
     }
 
@@ -212,9 +254,8 @@ class BackgroundTest {
             joinWithPhoto(server)
             val asked = server.checkIns.size
             repeat(2) {
-                val job = Robolectric.buildService(LearnJob::class.java).create().bind().get()
-                assertTrue(job.onStartJob(parameters(Schedule.REGULAR)))
-                until("done") { shadowOf(job).isJobFinished }
+                val job = startRegular()
+                until("done") { job.isFinished }
             }
             assertEquals(asked + 1, server.checkIns.size)
         }
@@ -225,7 +266,7 @@ class BackgroundTest {
         app.settings.hasConsent = true
         app.settings.isEnrolled = true
         app.settings.learnsInBackground = true
-        app.schedule.apply()
+        app.learning.schedule()
         scheduler.cancelAll()
         open<CollectActivity>()
         assertNotNull(regular())
@@ -263,17 +304,17 @@ class BackgroundTest {
         PlayedServer().use { server ->
             server.waitReason = WaitReason.WAIT_REASON_NEXT_ROUND
             joinWithPhoto(server)
-            checkNotNull(app.learning.start())
-            until("waiting") { app.learning.state.value is org.fedlens.sdk.ClientState.Waiting }
-            val notification = LearnNotification.of(app, app.learning.state.value)
+            assertTrue(app.learning.start())
+            until("waiting") { app.fedlens.status.value.state is org.fedlens.sdk.ClientState.Waiting }
+            val notification = LearnNotification.of(app, app.fedlens.status.value.state)
             assertEquals(app.getString(R.string.waiting_title), shadowOf(notification).contentTitle)
             // Nothing is being done: a bar would say otherwise.
             assertFalse(shadowOf(notification).isIndeterminate)
             val opens = shadowOf(notification.contentIntent).savedIntent
             assertTrue("one that is open is used", opens.flags and Intent.FLAG_ACTIVITY_CLEAR_TOP != 0)
             val button = shadowOf(notification.actions.single().actionIntent).savedIntent
-            CancelReceiver().onReceive(app, button)
-            until("cancelled") { !app.learning.isRunning.value }
+            StopReceiver().onReceive(app, button)
+            until("cancelled") { !app.learning.isRunning }
         }
     }
 
@@ -291,7 +332,7 @@ class BackgroundTest {
             open<SettingsActivity>().get().press(R.id.paused)
             val paused = open<CollectActivity>().get()
             assertEquals(app.getString(R.string.paused_title), paused.text(R.id.status_title))
-            assertNull(app.learning.start())
+            assertFalse(app.learning.start())
             paused.press(R.id.resume)
             until("resumed") { paused.text(R.id.status_title) == app.getString(R.string.ready_title) }
         }
@@ -359,7 +400,7 @@ class BackgroundTest {
         PlayedServer().use { server ->
             joinWithPhoto(server)
             open<SettingsActivity>().get().press(R.id.withdraw)
-            until("closed") { app.learning.journal.value == null }
+            Phone.idle()
             val asked = server.requests.size
             val consent = open<ConsentActivity>().get()
             assertTrue(consent.isShown(R.id.withdrawn) && consent.isShown(R.id.erase_all))
@@ -386,7 +427,7 @@ class BackgroundTest {
 
     private fun learnNow(screen: CollectActivity) {
         screen.press(R.id.learn_now)
-        assertNotNull(scheduler.getPendingJob(Schedule.NOW))
+        assertNotNull(scheduler.getPendingJob(PlayedJobs.NOW))
         until("waiting") { screen.text(R.id.status_text) == app.getString(R.string.waiting_population) }
     }
 
@@ -395,18 +436,10 @@ class BackgroundTest {
         Phone.addPhoto("cat", 3)
     }
 
-    private fun parameters(id: Int): JobParameters {
-        val callback = Class.forName("android.app.job.IJobCallback")
-        val binder = Binder()
-        val system =
-            Proxy.newProxyInstance(callback.classLoader, arrayOf(callback)) { _, method, _ ->
-                binder.takeIf { method.name == "asBinder" }
-            }
-        binder.attachInterface(system as IInterface, callback.name)
-        val parameters = ReflectionHelpers.newInstance(JobParameters::class.java)
-        ReflectionHelpers.setField(parameters, "jobId", id)
-        ReflectionHelpers.setField(parameters, "callback", binder)
-        return parameters
+    private fun startRegular(): PlayedJobs.Running {
+        app.settings.learnsInBackground = true
+        app.learning.schedule()
+        return app.jobs.start(PlayedJobs.REGULAR)
     }
 
     // What stands in its place tells more than there is to ask here.

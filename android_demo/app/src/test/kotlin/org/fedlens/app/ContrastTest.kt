@@ -187,8 +187,8 @@ class ContrastTest(
     /** Home after a round that asked for more than the owner allows. */
     private fun refused(): CollectActivity {
         app.settings.keepsModelLocal = true
-        checkNotNull(app.learning.start())
-        until("given up") { !app.learning.isRunning.value }
+        assertTrue(app.learning.start())
+        until("given up") { !app.learning.isRunning }
         return home()
     }
 

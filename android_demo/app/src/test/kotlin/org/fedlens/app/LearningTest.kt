@@ -3,6 +3,7 @@ package org.fedlens.app
 import android.database.sqlite.SQLiteDatabase
 import android.widget.ProgressBar
 import kotlinx.coroutines.CoroutineStart
+import kotlinx.coroutines.awaitCancellation
 import kotlinx.coroutines.launch
 import org.fedlens.app.Phone.open
 import org.fedlens.app.Phone.text
@@ -11,7 +12,9 @@ import org.fedlens.app.Suggestions.Suggestion
 import org.fedlens.proto.v1.WaitReason
 import org.fedlens.sdk.ClientState
 import org.fedlens.sdk.StateException
+import org.fedlens.sdk.album.PhotoAlbum
 import org.junit.Assert.assertEquals
+import org.junit.Assert.assertTrue
 import org.junit.Test
 import org.junit.runner.RunWith
 import org.robolectric.RobolectricTestRunner
@@ -65,17 +68,20 @@ class LearningTest {
     fun `who waits for the client while consent is withdrawn does not get it`() {
         PlayedServer().use { server ->
             Phone.join(server)
-            var failure: Throwable? = null
+            val failures = ArrayList<Throwable?>()
             app.scope.launch {
-                launch(start = CoroutineStart.UNDISPATCHED) { app.learning.close() }
-                launch(start = CoroutineStart.UNDISPATCHED) {
-                    failure = runCatching { app.learning.withClient { } }.exceptionOrNull()
-                }
+                launch(start = CoroutineStart.UNDISPATCHED) { failures += refusal { awaitCancellation() } }
                 app.settings.hasConsent = false
+                app.learning.schedule()
+                failures += refusal { }
             }
-            until("refused") { failure is StateException }
+            until("refused") { failures.size == 2 }
+            assertTrue("$failures", failures.all { it is StateException })
         }
     }
+
+    private suspend fun refusal(use: suspend () -> Unit): Throwable? =
+        runCatching { app.learning.withClient { use() } }.exceptionOrNull()
 
     @Test
     fun `training counts its steps on the screen and in the notification`() {
@@ -92,15 +98,15 @@ class LearningTest {
             val screen = open<CollectActivity>().get()
             val title = app.getString(R.string.training_title, 2)
             val text = app.getString(R.string.training_text, 1, 2)
-            checkNotNull(app.learning.start())
+            assertTrue(app.learning.start())
             until("the first step") { screen.text(R.id.status_text) == text }
             assertEquals(title, screen.text(R.id.status_title))
             assertEquals(Status.FULL / 2, screen.findViewById<ProgressBar>(R.id.status_progress).progress)
-            val notification = shadowOf(LearnNotification.of(app, app.learning.state.value))
+            val notification = shadowOf(LearnNotification.of(app, app.fedlens.status.value.state))
             assertEquals(listOf(title, text), listOf(notification.contentTitle, notification.contentText))
             assertEquals(Status.FULL / 2, notification.progress)
             isSeen.countDown()
-            until("the end") { !app.learning.isRunning.value }
+            until("the end") { !app.learning.isRunning }
         }
     }
 
@@ -115,16 +121,11 @@ class LearningTest {
             until("one is left") { features() == 1 }
 
             // While nobody can be told.
-            var isClosed = false
-            app.scope.launch {
-                app.learning.close()
-                isClosed = true
-            }
-            until("closed") { isClosed }
-            eraseNewest()
-            until("it is gone") { app.photos.all.value?.isEmpty() == true }
+            app.end()
+            PhotoAlbum.open(app.albumFolder, app.platform).use { album -> album.all().forEach { album.delete(it.id) } }
             assertEquals(1, features())
-            app.scope.launch { app.learning.readJournal() }
+            app.begin()
+            app.scope.launch { app.photos.read() }
             until("none is left") { features() == 0 }
         }
     }
@@ -138,21 +139,21 @@ class LearningTest {
             learnOnce()
             val isErased = CountDownLatch(1)
             app.onStep = { isErased.await(1, TimeUnit.MINUTES) }
-            checkNotNull(app.learning.start())
-            until("training") { app.learning.state.value is ClientState.Training }
+            assertTrue(app.learning.start())
+            until("training") { app.fedlens.status.value.state is ClientState.Training }
             eraseNewest()
             until("erased") { app.photos.all.value?.size == 1 }
             assertEquals(2, features())
             isErased.countDown()
-            until("the end") { !app.learning.isRunning.value }
+            until("the end") { !app.learning.isRunning }
             until("one is left") { features() == 1 }
         }
     }
 
     /** A round, before which programs are tried out: afterwards a step is one of a training. */
     private fun learnOnce() {
-        checkNotNull(app.learning.start())
-        until("the first round") { !app.learning.isRunning.value }
+        assertTrue(app.learning.start())
+        until("the first round") { !app.learning.isRunning }
     }
 
     private fun eraseNewest() {

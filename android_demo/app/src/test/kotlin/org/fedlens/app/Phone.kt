@@ -31,7 +31,10 @@ internal object Phone {
         Robolectric.buildActivity(A::class.java, intent).setup().visible().also { idle() }
 
     /** Run the pending work of the main thread. */
-    fun idle() = shadowOf(Looper.getMainLooper()).idle()
+    fun idle() {
+        shadowOf(Looper.getMainLooper()).idle()
+        app.jobs.turn()
+    }
 
     /** Run the main thread until a condition holds. */
     fun until(
@@ -42,6 +45,7 @@ internal object Phone {
         val looper = shadowOf(Looper.getMainLooper()) as ShadowPausedLooper
         while (true) {
             looper.idle()
+            app.jobs.turn()
             if (condition()) return
             check(System.nanoTime() < end) { "still not so after $LONGEST_MS ms: $what" }
             // Returns as soon as there is something to do.

@@ -115,7 +115,7 @@ class ProcessDeathTest {
         if (!isDying) {
             untilOrDeath("ready") { screen.get().isShown(R.id.learn_now) }
             if (!isDying) screen.get().press(R.id.learn_now)
-            untilOrDeath("a round") { !app.learning.isRunning.value }
+            untilOrDeath("a round") { !app.learning.isRunning }
         }
         return screen
     }

@@ -68,7 +68,7 @@ class PublishersTest {
         PlayedServer().use { server ->
             Phone.join(server, key)
             learn()
-            val floors = checkNotNull(app.surroundings.platform.floors)
+            val floors = checkNotNull(app.platform.floors)
             assertTrue(floors.exists() && !floors.startsWith(app.clientFolder))
             app.erasing.startHereAnyway()
             until("erased") { app.erasing.state.value is Erasing.State.Done }
@@ -77,7 +77,7 @@ class PublishersTest {
     }
 
     private fun learn() {
-        checkNotNull(app.learning.start())
-        until("the end of the round") { !app.learning.isRunning.value }
+        assertTrue(app.learning.start())
+        until("the end of the round") { !app.learning.isRunning }
     }
 }

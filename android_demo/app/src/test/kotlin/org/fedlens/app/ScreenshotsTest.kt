@@ -22,6 +22,7 @@ import org.fedlens.app.Phone.until
 import org.fedlens.proto.v1.WaitReason
 import org.fedlens.sdk.ClientState
 import org.fedlens.sdk.store.JournalEntry
+import org.junit.Assert.assertTrue
 import org.junit.Test
 import org.junit.runner.RunWith
 import org.robolectric.RobolectricTestRunner
@@ -153,7 +154,7 @@ class ScreenshotsTest {
             "training" -> {
                 app.onStep = {}
                 training.countDown()
-                until("the round is over") { !app.learning.isRunning.value }
+                until("the round is over") { !app.learning.isRunning }
             }
         }
     }
@@ -227,7 +228,7 @@ class ScreenshotsTest {
         app.onStep = { if (steps.getAndIncrement() == STEPS) training.await() else Thread.sleep(STEP_MS) }
         val screen = open<LearningActivity>()
         app.learning.start()
-        until("step $STEPS") { (app.learning.state.value as? ClientState.Training)?.step == STEPS.toLong() }
+        until("step $STEPS") { (app.fedlens.status.value.state as? ClientState.Training)?.step == STEPS.toLong() }
         until("its number") { "$STEPS" in screen.get().text(R.id.status_text) }
         return screen
     }
@@ -283,9 +284,8 @@ class ScreenshotsTest {
         }
 
     private fun learn() {
-        var isOver = false
-        checkNotNull(app.learning.start()).invokeOnCompletion { isOver = true }
-        until("a round") { isOver }
+        assertTrue(app.learning.start())
+        until("a round") { !app.learning.isRunning }
     }
 
     /** Number of the photo that the model most surely takes for this animal. */
@@ -296,7 +296,7 @@ class ScreenshotsTest {
             clearest =
                 numbers.maxByOrNull { number ->
                     val file = File(Drawn.address(animal, number).path.orEmpty())
-                    app.learning.withClient { it.predict(file) }.getValue(animal)
+                    app.fedlens.client.predict(file).getValue(animal)
                 }
         }
         until("the clearest $animal") { clearest != null }

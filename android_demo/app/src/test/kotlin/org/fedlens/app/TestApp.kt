@@ -7,6 +7,7 @@ import org.fedlens.sdk.StateException
 import org.fedlens.sdk.engine.ProgramRuntime
 import org.fedlens.sdk.store.Database
 import org.fedlens.sdk.store.FileSecret
+import org.fedlens.sdk.store.SecretStore
 import org.fedlens.sdk.store.Statements
 import java.io.File
 
@@ -20,24 +21,42 @@ class TestApp : FedLensApp() {
 
     internal override var publishersFromLink = true
 
-    internal override fun surroundings(): Surroundings {
+    internal override val platform: Platform by lazy {
         val android = AndroidPlatform(this)
-        val platform =
-            object : Platform by android {
-                override val runtime: ProgramRuntime = DesktopRuntime { onStep() }
+        object : Platform by android {
+            override val runtime: ProgramRuntime = DesktopRuntime { onStep() }
 
-                override fun separateRuntime(
-                    mustBeIsolated: Boolean,
-                    forPredictions: Boolean,
-                ): ProgramRuntime? = null
+            override fun separateRuntime(
+                mustBeIsolated: Boolean,
+                forPredictions: Boolean,
+            ): ProgramRuntime? = null
 
-                override val hasUnmeteredNetwork = true
+            override val hasUnmeteredNetwork = true
 
-                override fun openDatabase(file: File): Database = Fillable(android.openDatabase(file))
-            }
-        val secrets = { folder: File -> FileSecret(File(folder, "secret")) }
-        val few = { policy: Policy -> policy.copy(leastTrainPhotos = 1, leastBatches = 1) }
-        return Surroundings(platform, secrets, few, patienceMs = 1_000, longestIdleMs = 1_000)
+            override fun openDatabase(file: File): Database = Fillable(android.openDatabase(file))
+        }
+    }
+
+    internal override val secrets: SecretStore get() = FileSecret(File(clientFolder, "secret"))
+
+    /** Trains on fewer photos than the owner's policy asks for. */
+    internal override val policy: Policy get() = super.policy.copy(leastTrainPhotos = 1, leastBatches = 1)
+
+    internal override val patienceMs = 1_000L
+
+    internal val jobs = PlayedJobs(this)
+
+    /** The folder of the SDK's client. */
+    internal val clientFolder: File get() = File(filesDir, "fedlens/client")
+
+    /** The folder of the photo album. */
+    internal val albumFolder: File get() = File(filesDir, "fedlens/album")
+
+    /** The process ends and another one starts: only what is on the disk remains. */
+    internal fun startAgain() {
+        end()
+        jobs.forget()
+        begin()
     }
 
     private inner class Fillable(

@@ -48,8 +48,8 @@ class YourModelTest {
             Phone.addPhoto("cat", 1)
             Phone.addPhoto("dog", 2, isTest = true)
             predictOnce()
-            checkNotNull(app.learning.start())
-            until("the round") { !app.learning.isRunning.value }
+            assertTrue(app.learning.start())
+            until("the round") { !app.learning.isRunning }
             predictOnce()
             val screen = open<YourModelActivity>().get()
             until("both are counted") {

@@ -87,7 +87,7 @@ class OnDevice : Instrumentation() {
     }
 
     private fun jobsArePending() {
-        val jobs = LearningJobs(targetContext, Conditions(), JobIds(), notification = null)
+        val jobs = LearningJobs(targetContext, Conditions(), JobIds(), isShown = false)
         try {
             jobs.schedule()
             assertTrue(jobs.isScheduled)

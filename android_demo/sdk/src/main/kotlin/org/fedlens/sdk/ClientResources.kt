@@ -64,6 +64,12 @@ internal class ClientConfiguration(
     /** The file of [Floors]. */
     val floors: File get() = platform.floors ?: File(folder, "floors.sqlite3")
 
+    /** Delete the state of a closed client, as [FedLensClient.eraseHere]. */
+    fun erase() {
+        StateFolder.erase(folder, platform::openDatabase, secrets)
+        Floors.eraseDamaged(floors, platform::openDatabase)
+    }
+
     /** Open the trust in publishers; null if the server is trusted. */
     fun openTrust(): BundleTrust? =
         when (val publishers = settings.publishers) {

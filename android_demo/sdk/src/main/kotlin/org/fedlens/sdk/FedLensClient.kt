@@ -26,9 +26,7 @@ import org.fedlens.sdk.model.Adoption
 import org.fedlens.sdk.model.Model
 import org.fedlens.sdk.model.ModelChoice
 import org.fedlens.sdk.model.Models
-import org.fedlens.sdk.store.Floors
 import org.fedlens.sdk.store.Journal
-import org.fedlens.sdk.store.StateFolder
 import org.fedlens.sdk.training.PhotoReader
 import java.io.Closeable
 import java.io.File
@@ -49,7 +47,7 @@ import java.util.concurrent.Executors
  * server's address cannot be trusted with the secret.
  */
 public class FedLensClient internal constructor(
-    private val configuration: ClientConfiguration,
+    private val configurationOf: () -> ClientConfiguration,
     onEvent: (Event) -> Unit,
 ) : Closeable {
     private val reporter = EventReporter(onEvent)
@@ -82,7 +80,7 @@ public class FedLensClient internal constructor(
         platform: Platform,
         settings: ClientSettings,
         onEvent: (Event) -> Unit = {},
-    ) : this(ClientConfiguration(server.trimEnd('/'), folder, album, platform, settings), onEvent)
+    ) : this({ ClientConfiguration(server.trimEnd('/'), folder, album, platform, settings) }, onEvent)
 
     /** The public id, 32 bytes, by which operators know this client. The first access reads the disk. */
     public val clientId: ByteArray get() = resources().state.clientId
@@ -352,9 +350,7 @@ public class FedLensClient internal constructor(
             endOthers()
             synchronized(lock) {
                 closeResources()
-                val openDatabase = configuration.platform::openDatabase
-                StateFolder.erase(configuration.folder, openDatabase, configuration.secrets)
-                Floors.eraseDamaged(configuration.floors, openDatabase)
+                configurationOf().erase()
             }
             reporter.enter(ClientState.Idle)
             result
@@ -388,7 +384,7 @@ public class FedLensClient internal constructor(
     private fun resources(): ClientResources =
         synchronized(lock) {
             check(!isClosed) { "this client is closed" }
-            resources ?: ClientResources.open(configuration, thread, predicting, reporter).also { resources = it }
+            resources ?: ClientResources.open(configurationOf(), thread, predicting, reporter).also { resources = it }
         }
 
     private fun closeResources() {

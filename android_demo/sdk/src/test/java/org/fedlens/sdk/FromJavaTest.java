@@ -34,6 +34,8 @@ public class FromJavaTest {
             fedlens.schedule();
             assertEquals(Background.SCHEDULED, fedlens.getStatus().getValue().getBackground());
             assertTrue(fedlens.learnNow());
+            fedlens.setConditions(new Conditions(7_200_000L));
+            fedlens.stop();
             PhotoAlbum album = fedlens.albumAsync().get();
             assertEquals(0, album.all().size());
             ExecutionException error =

@@ -192,15 +192,22 @@ public class PhotoAlbum private constructor(
 
     private fun handOver() {
         val take = listener ?: return
-        val deleted = database.transaction { db -> db.query("SELECT sha256 FROM deleted") { it.bytes(0) } }
-        if (deleted.isEmpty()) return
+        val deleted = deleted().ifEmpty { return }
         try {
             take(deleted)
         } catch (_: StateException) {
             return
         }
-        database.transaction { db -> deleted.forEach { db.run("DELETE FROM deleted WHERE sha256 = ?", it) } }
+        forgetDeleted(deleted)
     }
+
+    /** Digests of deleted photos that no listener has taken. */
+    internal fun deleted(): List<ByteArray> =
+        database.transaction { db -> db.query("SELECT sha256 FROM deleted") { it.bytes(0) } }
+
+    /** Forget digests of [deleted], whose features are gone. */
+    internal fun forgetDeleted(digests: List<ByteArray>): Unit =
+        database.transaction { db -> digests.forEach { db.run("DELETE FROM deleted WHERE sha256 = ?", it) } }
 
     private fun list(
         clause: String,

@@ -8,6 +8,9 @@ public enum class Background {
     /** A job waits for its conditions, or for its next period. */
     SCHEDULED,
 
+    /** The user has asked for a round, and Android is to start its job. */
+    REQUESTED,
+
     /** A job is running. */
     RUNNING,
 

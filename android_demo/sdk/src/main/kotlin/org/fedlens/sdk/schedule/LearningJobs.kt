@@ -1,7 +1,6 @@
 package org.fedlens.sdk.schedule
 
 import android.Manifest
-import android.app.Notification
 import android.app.job.JobInfo
 import android.app.job.JobScheduler
 import android.content.ComponentName
@@ -9,22 +8,41 @@ import android.content.Context
 import android.content.pm.PackageManager
 import android.os.Build
 import android.util.Log
+import kotlinx.coroutines.Job
 import kotlinx.coroutines.flow.MutableStateFlow
+import org.fedlens.sdk.ClientState
 import org.fedlens.sdk.NewerAndroid
+import java.util.concurrent.ConcurrentHashMap
 
 /**
  * The jobs of [LearningService]: what Android is asked for, on each of its versions.
  *
- * @property notification Shows a job that the user has asked for; null: none.
+ * @property isShown True if there is a notification while a job runs.
  */
 internal class LearningJobs(
     private val context: Context,
-    val conditions: Conditions,
+    conditions: Conditions,
     val ids: JobIds,
-    val notification: (() -> Pair<Int, Notification>)?,
+    private val isShown: Boolean,
 ) {
     private val scheduler = checkNotNull(context.getSystemService(JobScheduler::class.java))
     private val service = ComponentName(context, LearningService::class.java)
+
+    @Volatile private var isRequested = scheduler.getPendingJob(ids.now) != null
+
+    /** The work of the running jobs, by id. */
+    val works: MutableMap<Int, Job> = ConcurrentHashMap()
+
+    /** The conditions of the periodic job, which is scheduled anew when they change. */
+    @Volatile
+    var conditions: Conditions = conditions
+        set(value) {
+            field = value
+            if (isScheduled) schedule()
+        }
+
+    /** The state of the client in which the last job ended; null if that was stopped. */
+    val left = MutableStateFlow<ClientState?>(null)
 
     /** What has become of the periodic job, or of the last one that ran. */
     val background = MutableStateFlow(Background.OFF)
@@ -37,27 +55,89 @@ internal class LearningJobs(
     val isScheduled: Boolean get() = scheduler.getPendingJob(ids.periodic) != null
 
     /** What becomes of the background when a job has ended. */
-    val rest: Background get() = if (isScheduled) Background.SCHEDULED else Background.OFF
+    val rest: Background
+        get() =
+            when {
+                works.isNotEmpty() -> Background.RUNNING
+                isRequested -> Background.REQUESTED
+                isScheduled -> Background.SCHEDULED
+                else -> Background.OFF
+            }
 
     /** Schedule the periodic job, unless it is scheduled under the same conditions. */
     fun schedule() {
         val job = periodic()
         if (scheduler.getPendingJob(ids.periodic) == job) return
-        background.value = if (request(job)) Background.SCHEDULED else Background.OUT_OF_QUOTA
+        background.value = if (request(job)) rest else Background.OUT_OF_QUOTA
+    }
+
+    /** Cancel the periodic job. If it is running, it ends. */
+    fun unschedule() {
+        scheduler.cancel(ids.periodic)
+        works[ids.periodic]?.cancel()
+        background.value = rest
     }
 
     /** Cancel both jobs, and no other job of the app. A running one ends. */
     fun cancel() {
-        for (id in listOf(ids.periodic, ids.now)) scheduler.cancel(id)
-        background.value = Background.OFF
+        unschedule()
+        stop()
     }
 
     /**
-     * Schedule a job for now, of the most lasting type that Android grants.
+     * Schedule a job for now, of the most lasting type that Android grants, unless it is running.
      *
      * @return False if it grants none.
      */
-    fun scheduleNow(): Boolean = typesNow().any { request(it.build()) }
+    fun scheduleNow(): Boolean {
+        if (ids.now in works) return true
+        left.value = null
+        isRequested = typesNow().any { request(it.build()) }
+        if (isRequested) background.value = rest
+        return isRequested
+    }
+
+    /** End what is running, and what is to run now; the periodic job comes again. */
+    fun stop() {
+        isRequested = false
+        left.value = null
+        // Android would say of a running one that it was stopped; it ends by itself.
+        if (ids.now !in works) scheduler.cancel(ids.now)
+        works.values.forEach { it.cancel() }
+        background.value = rest
+    }
+
+    /** A job has begun. */
+    fun begin(
+        id: Int,
+        work: Job,
+    ) {
+        if (id == ids.now) isRequested = false
+        works[id] = work
+        background.value = Background.RUNNING
+    }
+
+    /** The work of a job has ended; false if Android had stopped the job. */
+    fun end(
+        id: Int,
+        work: Job,
+    ): Boolean {
+        if (!works.remove(id, work)) return false
+        if (works.isNotEmpty() || background.value == Background.RUNNING) background.value = rest
+        return true
+    }
+
+    /** Android has stopped a job, and says [how]; false if it had ended. */
+    fun stopped(
+        id: Int,
+        how: Background,
+    ): Boolean {
+        val work = works.remove(id) ?: return false
+        work.cancel()
+        val isCancelled = scheduler.getPendingJob(id) == null
+        background.value = if (isCancelled || works.isNotEmpty()) rest else how
+        return true
+    }
 
     private fun periodic(): JobInfo {
         val job =
@@ -95,7 +175,7 @@ internal class LearningJobs(
             .setBackoffCriteria(conditions.firstBackoffMs, JobInfo.BACKOFF_POLICY_EXPONENTIAL)
 
     // No quota, and it may last; Android demands a notification, and a visible app that schedules it.
-    private fun mayBeUserInitiated() = notification != null && isGranted(Manifest.permission.RUN_USER_INITIATED_JOBS)
+    private fun mayBeUserInitiated() = isShown && isGranted(Manifest.permission.RUN_USER_INITIATED_JOBS)
 
     @NewerAndroid(Build.VERSION_CODES.UPSIDE_DOWN_CAKE)
     private fun userInitiated() = plain().setUserInitiated(true)

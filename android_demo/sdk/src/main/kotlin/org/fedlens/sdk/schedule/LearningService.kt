@@ -1,5 +1,7 @@
 package org.fedlens.sdk.schedule
 
+import android.app.Notification
+import android.app.NotificationManager
 import android.app.job.JobParameters
 import android.app.job.JobService
 import android.os.Build
@@ -7,13 +9,17 @@ import android.util.Log
 import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.CoroutineStart
 import kotlinx.coroutines.Dispatchers
-import kotlinx.coroutines.Job
 import kotlinx.coroutines.SupervisorJob
 import kotlinx.coroutines.cancel
+import kotlinx.coroutines.coroutineScope
+import kotlinx.coroutines.delay
+import kotlinx.coroutines.job
 import kotlinx.coroutines.launch
+import kotlinx.coroutines.yield
 import org.fedlens.sdk.FedLens
 import org.fedlens.sdk.NewerAndroid
-import java.util.concurrent.ConcurrentHashMap
+
+private const val BETWEEN_NOTIFICATIONS_MS = 500L
 
 /**
  * The job that learns. Android starts it in the app's process, after `Application.onCreate`, which must have called
@@ -21,7 +27,7 @@ import java.util.concurrent.ConcurrentHashMap
  */
 public class LearningService : JobService() {
     private val scope = CoroutineScope(SupervisorJob() + Dispatchers.Default)
-    internal val works = ConcurrentHashMap<Int, Job>()
+    private val notifications get() = checkNotNull(getSystemService(NotificationManager::class.java))
 
     override fun onStartJob(params: JobParameters): Boolean {
         val fedlens = FedLens.current
@@ -29,30 +35,31 @@ public class LearningService : JobService() {
             Log.w("FedLens", "a job cannot learn: Application.onCreate has not called FedLens.create")
             return false
         }
-        val isAskedFor = params.jobId == fedlens.jobs.ids.now
-        if (isAskedFor && Build.VERSION.SDK_INT >= Build.VERSION_CODES.UPSIDE_DOWN_CAKE) show(params, fedlens)
-        fedlens.jobs.background.value = Background.RUNNING
-        val work =
-            scope.launch(start = CoroutineStart.LAZY) {
-                val comesAgain = Session(this@LearningService, fedlens.client, fedlens.jobs).learn(isAskedFor)
-                jobFinished(params, comesAgain)
-                works.remove(params.jobId)
+        // Undispatched, so that whoever cancels it reaches the end below.
+        scope.launch(start = CoroutineStart.UNDISPATCHED) {
+            val work = coroutineContext.job
+            fedlens.jobs.begin(params.jobId, work)
+            // At once, as Android demands of a job that the user has asked for.
+            show(params, fedlens)
+            var comesAgain = false
+            try {
+                yield()
+                comesAgain = learn(params, fedlens)
+            } finally {
+                val isOwn = fedlens.jobs.end(params.jobId, work)
+                if (fedlens.jobs.works.isEmpty()) hide(fedlens)
+                if (isOwn) jobFinished(params, comesAgain)
             }
-        works[params.jobId] = work
-        work.start()
+        }
         return true
     }
 
     /** What was computed is kept and sent next time. */
     override fun onStopJob(params: JobParameters): Boolean {
-        val wasRunning = works.remove(params.jobId)?.also { it.cancel() } != null
-        val reason = if (Build.VERSION.SDK_INT >= Build.VERSION_CODES.S) reason(params) else Background.INTERRUPTED
         val fedlens = FedLens.current ?: return false
-        // A job that was cancelled from here has its reason already.
-        if (fedlens.jobs.background.value == Background.RUNNING) {
-            val isTooHot = Session(this, fedlens.client, fedlens.jobs).isTooHot
-            fedlens.jobs.background.value = if (isTooHot) Background.TOO_HOT else reason
-        }
+        val reason = if (Build.VERSION.SDK_INT >= Build.VERSION_CODES.S) reason(params) else Background.INTERRUPTED
+        val isTooHot = Session(this, fedlens.client, fedlens.jobs).isTooHot
+        val wasRunning = fedlens.jobs.stopped(params.jobId, if (isTooHot) Background.TOO_HOT else reason)
         return wasRunning && reason != Background.ENDED_BY_USER
     }
 
@@ -60,6 +67,22 @@ public class LearningService : JobService() {
         scope.cancel()
         super.onDestroy()
     }
+
+    private suspend fun learn(
+        params: JobParameters,
+        fedlens: FedLens,
+    ): Boolean =
+        coroutineScope {
+            val showing =
+                launch {
+                    fedlens.status.collect {
+                        show(params, fedlens)
+                        delay(BETWEEN_NOTIFICATIONS_MS)
+                    }
+                }
+            val isAskedFor = params.jobId == fedlens.jobs.ids.now
+            Session(this@LearningService, fedlens.client, fedlens.jobs).learn(isAskedFor).also { showing.cancel() }
+        }
 
     @NewerAndroid(Build.VERSION_CODES.S)
     private fun reason(params: JobParameters): Background =
@@ -69,12 +92,30 @@ public class LearningService : JobService() {
             else -> Background.INTERRUPTED
         }
 
-    @NewerAndroid(Build.VERSION_CODES.UPSIDE_DOWN_CAKE)
     private fun show(
         params: JobParameters,
         fedlens: FedLens,
     ) {
-        val (id, shown) = fedlens.jobs.notification?.invoke() ?: return
+        val shown = fedlens.notification() ?: return
+        if (Build.VERSION.SDK_INT >= Build.VERSION_CODES.UPSIDE_DOWN_CAKE) {
+            attach(params, fedlens.notificationId, shown)
+        } else {
+            notifications.notify(fedlens.notificationId, shown)
+        }
+    }
+
+    // Later, Android removes it with the job.
+    private fun hide(fedlens: FedLens) {
+        if (Build.VERSION.SDK_INT >= Build.VERSION_CODES.UPSIDE_DOWN_CAKE) return
+        notifications.cancel(fedlens.notificationId)
+    }
+
+    @NewerAndroid(Build.VERSION_CODES.UPSIDE_DOWN_CAKE)
+    private fun attach(
+        params: JobParameters,
+        id: Int,
+        shown: Notification,
+    ) {
         setNotification(params, id, shown, JOB_END_NOTIFICATION_POLICY_REMOVE)
     }
 }

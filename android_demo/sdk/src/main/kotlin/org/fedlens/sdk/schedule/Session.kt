@@ -12,6 +12,7 @@ import kotlinx.coroutines.flow.flow
 import kotlinx.coroutines.flow.map
 import kotlinx.coroutines.flow.mapNotNull
 import kotlinx.coroutines.flow.merge
+import kotlinx.coroutines.withTimeoutOrNull
 import org.fedlens.sdk.ClientState
 import org.fedlens.sdk.EngineException
 import org.fedlens.sdk.Event
@@ -40,20 +41,24 @@ internal class Session(
      * @return True if the same job is to come again, later each time.
      */
     suspend fun learn(isAskedFor: Boolean): Boolean {
+        jobs.left.value = null
         if (isTooHot) {
             jobs.background.value = Background.TOO_HOT
             return true
         }
         return try {
             val end = merge(rounds(isAskedFor), heat(), stops(isAskedFor)).first()
+            if (isAskedFor && jobs.left.value is ClientState.Reported) learnOfModel()
             jobs.background.value = if (end == End.TOO_HOT) Background.TOO_HOT else jobs.rest
             end != End.DONE
         } catch (failure: FedLensException) {
+            jobs.left.value = client.state.value
             val isFinal = failure.reason in FINAL
             if (isFinal) jobs.cancel()
             jobs.background.value = if (isFinal) Background.GIVEN_UP else jobs.rest
             !isFinal
         } catch (_: IOException) {
+            jobs.left.value = client.state.value
             jobs.background.value = jobs.rest
             true
         } catch (failure: RuntimeException) {
@@ -68,8 +73,19 @@ internal class Session(
     private fun rounds(isAskedFor: Boolean): Flow<End> =
         flow {
             while (client.runOnce() is Event.RoundReported && !isAskedFor) Unit
+            jobs.left.value = client.state.value
             emit(End.DONE)
         }
+
+    /** So that predictions are by the model which has come of the round that the user asked for. */
+    private suspend fun learnOfModel() {
+        try {
+            withTimeoutOrNull(MODEL_MS) { client.checkIn() }
+        } catch (failure: Exception) {
+            // The round is done all the same.
+            if (failure !is FedLensException && failure !is IOException) throw failure
+        }
+    }
 
     private fun heat(): Flow<End> = Heat.changes(context).filter { it > hottest }.map { End.TOO_HOT }
 
@@ -83,7 +99,7 @@ internal class Session(
                 state is ClientState.Waiting && ranMs + state.retryAfterMs > patienceMs -> End.DONE
                 state is ClientState.Retrying && state.attempt >= LAST_ATTEMPT -> End.LATER
                 else -> null
-            }
+            }?.also { jobs.left.value = state }
         }
     }
 
@@ -91,6 +107,7 @@ internal class Session(
 
     private companion object {
         const val PATIENCE_MS = 120_000L
+        const val MODEL_MS = 20_000L
         const val LAST_ATTEMPT = 3
         const val NANOS_PER_MS = 1_000_000L
 

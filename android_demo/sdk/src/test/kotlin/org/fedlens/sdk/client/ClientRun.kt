@@ -68,7 +68,7 @@ internal class ClientRun(
                     duringPause()
                 },
             )
-        return FedLensClient(configuration) { event ->
+        return FedLensClient({ configuration }) { event ->
             events += event
             onEvent(event)
         }

@@ -2,7 +2,6 @@ package org.fedlens.sdk.schedule
 
 import android.Manifest
 import android.app.Application
-import android.app.Notification
 import android.app.job.JobInfo
 import android.app.job.JobScheduler
 import android.content.ComponentName
@@ -32,8 +31,8 @@ class LearningJobsTest {
     private fun jobs(
         conditions: Conditions = Conditions(),
         ids: JobIds = this.ids,
-        notification: (() -> Pair<Int, Notification>)? = { 1 to Notification() },
-    ) = LearningJobs(app, conditions, ids, notification)
+        isShown: Boolean = true,
+    ) = LearningJobs(app, conditions, ids, isShown)
 
     @Test
     fun `by default learning waits until it costs the owner nothing`() {
@@ -77,10 +76,41 @@ class LearningJobsTest {
         jobs.schedule()
         assertTrue(jobs.scheduleNow())
         assertEquals(setOf(1, 70, 71), scheduler.allPendingJobs.map { it.id }.toSet())
-        assertEquals(Background.SCHEDULED, jobs.background.value)
+        assertEquals(Background.REQUESTED, jobs.background.value)
         jobs.cancel()
         assertEquals(listOf(1), scheduler.allPendingJobs.map { it.id })
         assertEquals(Background.OFF, jobs.background.value)
+    }
+
+    @Test
+    fun `conditions that change apply to what is scheduled, and schedule nothing by themselves`() {
+        val jobs = jobs()
+        jobs.conditions = Conditions(charging = false)
+        assertFalse(jobs.isScheduled)
+        jobs.schedule()
+        assertFalse(checkNotNull(scheduler.getPendingJob(ids.periodic)).isRequireCharging)
+        jobs.conditions = Conditions(unmetered = false)
+        val job = checkNotNull(scheduler.getPendingJob(ids.periodic))
+        assertTrue(job.isRequireCharging)
+        assertEquals(JobInfo.NETWORK_TYPE_ANY, networkOf(job))
+    }
+
+    @Test
+    fun `a round that was asked for is requested until it is stopped, also after a restart, and the period stays`() {
+        val jobs = jobs()
+        jobs.schedule()
+        jobs.scheduleNow()
+        assertEquals(Background.REQUESTED, jobs.background.value)
+        val again = jobs()
+        assertEquals(Background.REQUESTED, again.background.value)
+        again.stop()
+        assertEquals(Background.SCHEDULED, again.background.value)
+        assertNull(scheduler.getPendingJob(ids.now))
+
+        again.scheduleNow()
+        again.unschedule()
+        assertEquals(Background.REQUESTED, again.background.value)
+        assertEquals(listOf(ids.now), scheduler.allPendingJobs.map { it.id })
     }
 
     @Test
@@ -100,7 +130,7 @@ class LearningJobsTest {
         val lasting = checkNotNull(scheduler.getPendingJob(ids.now))
         assertTrue(lasting.isUserInitiated && !lasting.isExpedited)
 
-        jobs(notification = null).scheduleNow()
+        jobs(isShown = false).scheduleNow()
         assertTrue(checkNotNull(scheduler.getPendingJob(ids.now)).isExpedited)
 
         shadowOf(app).denyPermissions(Manifest.permission.RUN_USER_INITIATED_JOBS)

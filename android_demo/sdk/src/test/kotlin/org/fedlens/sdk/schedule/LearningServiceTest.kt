@@ -1,20 +1,27 @@
 package org.fedlens.sdk.schedule
 
 import android.app.Application
+import android.app.Notification
+import android.app.NotificationManager
 import android.app.job.JobParameters
 import android.app.job.JobScheduler
 import android.os.Binder
+import android.os.Build
 import android.os.IInterface
 import android.os.Looper
+import kotlinx.coroutines.delay
 import kotlinx.coroutines.flow.first
 import kotlinx.coroutines.runBlocking
 import kotlinx.coroutines.withTimeout
 import org.fedlens.sdk.AndroidPlatform
 import org.fedlens.sdk.ClientSettings
+import org.fedlens.sdk.ClientState
 import org.fedlens.sdk.FedLens
 import org.fedlens.sdk.Platform
 import org.fedlens.sdk.Publishers
+import org.fedlens.sdk.Status
 import org.fedlens.sdk.net.Backoff
+import org.fedlens.sdk.onAndroid
 import org.fedlens.sdk.store.FileSecret
 import org.fedlens.sdk.store.SecretStore
 import org.junit.After
@@ -37,6 +44,8 @@ import java.lang.reflect.Proxy
 import java.net.ServerSocket
 import java.util.concurrent.ConcurrentHashMap
 import java.util.concurrent.CopyOnWriteArrayList
+import java.util.function.Function
+import java.util.function.Supplier
 
 /** The one entry point and its jobs, as an app has them: everything here is called on the main thread. */
 @RunWith(RobolectricTestRunner::class)
@@ -44,26 +53,33 @@ import java.util.concurrent.CopyOnWriteArrayList
 class LearningServiceTest {
     private val app: Application = RuntimeEnvironment.getApplication()
     private val scheduler = checkNotNull(app.getSystemService(JobScheduler::class.java))
-    private val service = Robolectric.buildService(LearningService::class.java).create().get()
+    private val service = Robolectric.buildService(LearningService::class.java).create().bind().get()
     private val ids = JobIds()
     private val onMain = CopyOnWriteArrayList<String>()
+    private val shown = shadowOf(app.getSystemService(NotificationManager::class.java))
     private val reached = ConcurrentHashMap.newKeySet<String>()
 
-    private fun create(server: String = "https://127.0.0.1:1"): FedLens =
+    private fun create(
+        server: String = "https://127.0.0.1:1",
+        more: FedLens.Setup.() -> Unit = {},
+    ): FedLens =
         FedLens.create(app) {
             this.server = server
-            settings =
-                ClientSettings(
-                    Publishers.TrustServer,
-                    enrolmentToken = "token",
-                    secrets =
-                        Noting(
-                            FileSecret(File(app.applicationInfo.dataDir, "secret").apply { parentFile?.mkdirs() }),
-                        ),
-                    backoff = Backoff(firstMs = 1, mostMs = 1),
-                )
+            settings = settings()
             platform = NotingPlatform(AndroidPlatform(app))
+            more()
         }
+
+    private fun settings() =
+        ClientSettings(
+            Publishers.TrustServer,
+            enrolmentToken = "token",
+            secrets =
+                Noting(
+                    FileSecret(File(app.applicationInfo.dataDir, "secret").apply { parentFile?.mkdirs() }),
+                ),
+            backoff = Backoff(firstMs = 1, mostMs = 1),
+        )
 
     @After
     fun close() {
@@ -76,7 +92,7 @@ class LearningServiceTest {
         fedlens.schedule()
         assertNotNull(scheduler.getPendingJob(ids.periodic))
         assertTrue(service.onStartJob(parameters(ids.periodic)))
-        val work = service.works[ids.periodic]
+        val work = fedlens.jobs.works[ids.periodic]
         runBlocking { work?.join() }
         assertEquals(Background.SCHEDULED, fedlens.jobs.background.value)
         runBlocking { withTimeout(30_000) { fedlens.status.first { it.background == Background.SCHEDULED } } }
@@ -110,6 +126,72 @@ class LearningServiceTest {
     }
 
     @Test
+    fun `a federation may be joined later, and another one once everything is erased`() {
+        var joined: FedLens.Federation? = null
+        val fedlens = create { federation = Supplier { joined } }
+        fedlens.schedule()
+        service.onStartJob(parameters(ids.periodic))
+        runBlocking { fedlens.status.first { it.background == Background.GIVEN_UP } }
+        assertEquals("not_enrolled", (fedlens.status.value.state as ClientState.Failed).reason)
+        assertFalse("client.sqlite3" in reached)
+
+        val folder = File(app.applicationInfo.dataDir, "files/fedlens")
+        for (server in listOf("https://127.0.0.1:1", "https://127.0.0.1:2")) {
+            joined = FedLens.Federation(server, settings())
+            assertEquals(32, fedlens.client.clientId.size)
+            runBlocking {
+                fedlens.album()
+                fedlens.eraseHere()
+            }
+            assertFalse(folder.exists())
+        }
+    }
+
+    // Before Android 14, where the notification is shown without the job: Robolectric drops that of a job.
+    @Test
+    fun `a notification follows what is done, and its button ends the job`() =
+        onAndroid(Build.VERSION_CODES.TIRAMISU) {
+            // It takes calls and answers none.
+            val silent = ServerSocket(0)
+            val fedlens = createWithNotification(silent)
+            fedlens.schedule()
+            service.onStartJob(parameters(ids.periodic))
+            assertEquals("at once", 1, shown.size())
+            until { shown.allNotifications.singleOrNull()?.let(::title) == "Enrolling" }
+            StopReceiver().onReceive(app, shadowOf(fedlens.stopIntent).savedIntent)
+            until { shadowOf(service).isJobFinished && shown.size() == 0 }
+            assertEquals(Status(ClientState.Idle, Background.SCHEDULED), fedlens.status.value)
+            assertFalse(shadowOf(service).isRescheduleNeeded)
+            assertNotNull("the next period has another", scheduler.getPendingJob(ids.periodic))
+            fedlens.close()
+            silent.close()
+        }
+
+    @Test
+    fun `a job that Android stops leaves the other one and its notification`() =
+        onAndroid(Build.VERSION_CODES.TIRAMISU) {
+            val silent = ServerSocket(0)
+            val fedlens = createWithNotification(silent)
+            service.onStartJob(parameters(ids.periodic))
+            service.onStartJob(parameters(ids.now))
+            service.onStopJob(parameters(ids.now))
+            assertEquals(Background.RUNNING, fedlens.status.value.background)
+            assertEquals(1, shown.size())
+            fedlens.stop()
+            until { shown.size() == 0 }
+            assertEquals(Background.OFF, fedlens.status.value.background)
+            fedlens.close()
+            silent.close()
+        }
+
+    private fun createWithNotification(server: ServerSocket): FedLens =
+        create("https://127.0.0.1:${server.localPort}") {
+            notification = Function { Notification.Builder(app, "").setContentTitle("${it.state}").build() }
+        }
+
+    private fun until(condition: () -> Boolean) = runBlocking { withTimeout(30_000) { while (!condition()) delay(10) } }
+
+    @Test
     fun `a process has one FedLens, and a job without one does nothing`() {
         assertFalse(service.onStartJob(parameters(ids.periodic)))
         val first = create()
@@ -126,6 +208,8 @@ class LearningServiceTest {
         assertEquals("server: found none, must be the address of a server", error.message)
         assertNull(FedLens.current)
     }
+
+    private fun title(notification: Notification) = notification.extras.getString(Notification.EXTRA_TITLE)
 
     private fun note(what: String) {
         if (Looper.myLooper() == Looper.getMainLooper()) onMain += what

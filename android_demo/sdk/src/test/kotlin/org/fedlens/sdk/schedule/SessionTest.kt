@@ -33,7 +33,7 @@ class SessionTest {
 
     private val app: Application = RuntimeEnvironment.getApplication()
     private val power = shadowOf(app.getSystemService(PowerManager::class.java))
-    private val jobs = LearningJobs(app, Conditions(), JobIds(), null)
+    private val jobs = LearningJobs(app, Conditions(), JobIds(), isShown = false)
     private val server = FakeServer(rounds = 2)
     private val run by lazy { ClientRun(server, folder.newFolder("client")) }
 
