@@ -60,13 +60,13 @@ class ScreensTest {
     fun `rotation keeps what was typed and what was said about it`() {
         app.settings.hasConsent = true
         val screen = open<EnrolActivity>()
-        screen.get().type(R.id.link, "fedlens://enrol?token=t")
+        screen.get().type(R.id.link, "https://a.org/join#operator=t")
         screen.get().press(R.id.join)
         val said = screen.get().text(R.id.link_problem)
         rotate(screen, "land")
-        assertEquals("fedlens://enrol?token=t", screen.get().text(R.id.link))
+        assertEquals("https://a.org/join#operator=t", screen.get().text(R.id.link))
         assertEquals(said, screen.get().text(R.id.link_problem))
-        assertEquals(app.getString(R.string.link_server_missing), said)
+        assertEquals(app.getString(R.string.link_token_missing), said)
     }
 
     @Test
