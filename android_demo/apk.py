@@ -110,9 +110,11 @@ def compile_classes(archives: Sequence[Path], folder: Path, mode: str = "--debug
 def shrink_classes(archives: Sequence[Path], folder: Path, rules: Sequence[Path], *, for_a_jvm: bool = False) -> None:
     """Compile what the rules keep of these archives' classes into `folder`, with R8 in full mode.
 
-    ExecuTorch's classes are seen, not compiled. For a JVM `folder` is the path of a .jar.
+    ExecuTorch's classes are seen, not compiled. For a JVM `folder` is the path of a .jar. As in Gradle's builds, names
+    and lines of the sources go into a map, `folder` with the suffix .map; without one, lines stay in the code.
     """
     options = ["--classpath", str(_only_archive(EXECUTORCH, "*.jar")), *(["--classfile"] if for_a_jvm else [])]
+    options += ["--pg-map-output", str(folder.with_suffix(".map"))]
     for path in rules:
         options += ["--pg-conf", str(path)]
     _for_android("R8", options, archives, folder)

@@ -17,6 +17,8 @@ android {
         targetSdk = libs.versions.compile.sdk.get().toInt()
         versionCode = 1
         versionName = libs.versions.fedlens.get()
+        // The host of the server whose links to join open this app: gradle -Pfedlens.join.host=HOST.
+        manifestPlaceholders["joinHost"] = providers.gradleProperty("fedlens.join.host").getOrElse("fl.example.org")
         ndk {
             // What the ExecuTorch AAR has.
             abiFilters += listOf("arm64-v8a", "x86_64")

@@ -12,7 +12,7 @@ from typing import Any, Self
 from pydantic import ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from fedlens_server.sections import AdminSection, LimitsSection, Section, ServerSection
+from fedlens_server.sections import AdminSection, AppSection, LimitsSection, Section, ServerSection
 
 _HASH = "token_sha256"
 
@@ -74,6 +74,7 @@ def keys() -> dict[str, FieldInfo]:
     """Every key as an operator writes it, such as `server.port`."""
     sections: dict[str, type[Section]] = {
         "server": ServerSection,
+        "server.apps": AppSection,
         "admin": AdminSection,
         "limits": LimitsSection,
     }

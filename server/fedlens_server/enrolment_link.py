@@ -8,6 +8,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from fedlens_proto.programs.statements import Publisher
 
+JOIN = "/join"
 MAX_OPERATOR_CHARACTERS = 100
 MAX_PURPOSE_CHARACTERS = 500
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
@@ -21,7 +22,9 @@ def enrolment_link(
     operator: str | None = None,
     purpose: str | None = None,
 ) -> str:
-    """The link with the server's address, the enrolment token, the certificates to trust and keys of publishers.
+    """The page `/join` of the server, and in its fragment the enrolment token, certificates to trust and publishers.
+
+    Browsers send no fragment, so that no log has the token.
 
     Args:
         server: Address for phones, beginning with https://.
@@ -46,14 +49,13 @@ def enrolment_link(
         if text is not None and not (text.strip() and text.isprintable() and len(text) <= most):
             raise ValueError(f"{name}: found {text!r}, must be 1 to {most} printable characters")
     values = {
-        "server": server.rstrip("/"),
         "token": token,
         "ca": [_encoded(certificate) for certificate in certificates],
         "publisher": [_encoded(publisher.der) for publisher in publishers],
         **{name: text for name, (text, _) in texts.items() if text is not None},
     }
     # Not `+` for a space: in a link it is a plus.
-    return "fedlens://enrol?" + urlencode(values, doseq=True, quote_via=quote, safe="")
+    return f"{server.rstrip('/')}{JOIN}#" + urlencode(values, doseq=True, quote_via=quote, safe="")
 
 
 def _encoded(der: bytes) -> str:

@@ -6,7 +6,7 @@ A test compares the table of all keys in `docs/operate.md` with these models.
 import re
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from sqlalchemy import URL
@@ -21,6 +21,9 @@ _HOST = "an address or host name"
 _SOCKET = "the path of a file"
 _NETWORKS = "a list of addresses and networks, such as `10.0.0.0/8`"
 _PUBLISHERS = "a list of paths of .pub files"
+_FINGERPRINTS = "a list of texts of 32 pairs of hexadecimal digits in upper case, with colons between"
+_PACKAGE = r"\A[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)+\z"
+_FINGERPRINT = r"\A[0-9A-F]{2}(:[0-9A-F]{2}){31}\z"
 
 Network = IPv4Network | IPv6Network
 
@@ -69,6 +72,24 @@ class ListeningSection(Section):
         if self.socket is not None and also:
             raise ValueError(f"found socket and {' and '.join(also)}; set socket, or host and port, but not both")
         return self
+
+
+class AppSection(Section):
+    """`[[server.apps]]`: an Android app to which links to join belong."""
+
+    package: str = _key("Its name.", "the name of an Android package, such as `org.example.app`", pattern=_PACKAGE)
+    certificates: tuple[Annotated[str, Field(pattern=_FINGERPRINT)], ...] = _key(
+        "SHA-256 fingerprints of the certificates that sign it, as `keytool -list` and Google Play's console show.",
+        _FINGERPRINTS,
+        strict=False,
+    )
+
+    @field_validator("certificates", mode="after")
+    @classmethod
+    def _at_least_one(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value:
+            raise ValueError(f"found [], must be {_FINGERPRINTS}")
+        return value
 
 
 class ServerSection(ListeningSection):
@@ -142,6 +163,12 @@ class ServerSection(ListeningSection):
         default=30,
         ge=1,
         le=36_500,
+    )
+    apps: tuple[AppSection, ...] = _key(
+        "Android apps that open links to join without asking; see [apps and links](#apps-and-links).",
+        "a list of tables, each `[[server.apps]]`",
+        default=(),
+        strict=False,
     )
 
     @field_validator("trusted_proxies", mode="before")

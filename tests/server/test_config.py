@@ -17,6 +17,7 @@ from fedlens_server.init import initialise
 from fedlens_server.store import Store, schema
 
 ROOT = Path(__file__).parents[2]
+CERTIFICATES = f'certificates = ["{":".join(["AB"] * 32)}"]'
 ADMIN = f'[admin]\ntoken_sha256 = "{"0" * 64}"\n'
 
 
@@ -50,6 +51,25 @@ def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
         ("[server]\nport = 65536\n", "server.port: found 65536, must be an integer from 0 to 65535"),
         ("[server]\nport = true\n", "server.port: found True, must be an integer"),
         ("[server]\nbehind_proxy = 1\n", "server.behind_proxy: found 1, must be true or false"),
+        ("[server]\napps = 3\n", "server.apps: found 3, must be a list of tables, each `[[server.apps]]`"),
+        *(
+            (f"[[server.apps]]\n{given}\n", f"server.apps.{told}")
+            for given, told in [
+                (
+                    'package = "word"\n' + CERTIFICATES,
+                    "package: found 'word', must be the name of an Android package, such as `org.example.app`",
+                ),
+                ('package = "a.b\\n"\n' + CERTIFICATES, "package: found 'a.b\\n', must be the name"),
+                ('package = "a.b"', "certificates: found nothing, must be a list of texts of 32 pairs"),
+                ('package = "a.b"\ncertificates = []', "certificates: found [], must be a list of texts of 32 pairs"),
+                (
+                    'package = "a.b"\n' + CERTIFICATES.replace("AB", "ab", 1),
+                    "certificates: found 'ab:AB:",
+                ),
+                ('package = "a.b"\ncertificates = ["AB"]', "certificates: found 'AB', must be"),
+                (f'package = "a.b"\n{CERTIFICATES}\nname = 1', "name: unknown key; allowed are server.apps.package"),
+            ]
+        ),
         *(
             (
                 f"[server]\ntrusted_proxies = {value}\n",
@@ -180,8 +200,9 @@ def test_the_sample_config_is_loaded(tmp_path: Path) -> None:
 def test_the_sample_config_names_every_key() -> None:
     named = set()
     for line in (ROOT / "deploy/fedlens.toml").read_text().splitlines():
-        if header := re.fullmatch(r"\[+(\w+)\]+", line):
-            section = header[1]
+        if header := re.fullmatch(r"(?:# )?(\[+)([\w.]+)\]+", line):
+            section = header[2]
+            named |= {section} if header[1] == "[[" else set()
         elif assignment := re.match(r"(?:# )?(\w+) = ", line):
             named.add(f"{section}.{assignment[1]}")
 
@@ -199,7 +220,7 @@ def test_the_unit_gives_the_server_time_to_stop(tmp_path: Path) -> None:
 
 def test_the_documented_keys_are_the_models_keys() -> None:
     rows = re.findall(
-        r"^\| `([a-z]+\.\w+)` \| (.*?) \| (.*?) \| (.*?) \|$", (ROOT / "docs/operate.md").read_text(), re.M
+        r"^\| `([a-z]+\.[\w.]+)` \| (.*?) \| (.*?) \| (.*?) \|$", (ROOT / "docs/operate.md").read_text(), re.M
     )
 
     expected = []

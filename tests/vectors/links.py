@@ -25,9 +25,9 @@ def files() -> Files:
     pem = "".join(each.public_bytes(serialization.Encoding.PEM).decode() for each in authorities)
     ca = [each.public_bytes(serialization.Encoding.DER) for each in authorities]
     keys = "".join(f"&publisher={_base64url(each.der)}" for each in PUBLISHERS)
-    percent = SERVER.replace(":", "%3A").replace("/", "%2F")
     pins = "".join(f"&pin={pin}" for pin in PINS)
-    bare = f"fedlens://enrol?server={SERVER}&token={TOKEN}"
+    bare = f"{SERVER}/join#token={TOKEN}"
+    own, number, v6 = "http://localhost:8443", "http://127.0.0.1:8443", "https://[2001:db8::1]:1"
     links = [
         # As `fedlens link` prints them.
         _link("server and token", enrolment_link(SERVER, TOKEN)),
@@ -41,11 +41,12 @@ def files() -> Files:
             purpose="Cats + dogs.",
         ),
         # As others write them, and as they arrive.
-        _link("not encoded", bare),
-        _link("a slash behind the address", f"fedlens://enrol/?server={percent}%2F&token={TOKEN}"),
-        _link("another order", f"fedlens://enrol?{keys[1:]}&token={TOKEN}&server={percent}", publishers=PUBLISHERS),
-        _link("broken by a chat", f"  {bare[:30]}\n{bare[30:44]} \t{bare[44:]}\r\n"),
-        _link("upper case", bare.replace("fedlens://enrol", "FedLens://Enrol")),
+        _link("another order", f"{SERVER}/join#{keys[1:]}&token={TOKEN}", publishers=PUBLISHERS),
+        _link("an encoded name", f"{SERVER}/join#%74oken=%61bc-_123"),
+        _link("a slash behind the address", f"{SERVER}/join/#token={TOKEN}"),
+        _link("slashes before the page", f"{SERVER}//join#token={TOKEN}"),
+        _link("broken by a chat", f"  {bare[:20]}\n{bare[20:34]} \t{bare[34:]}\r\n"),
+        _link("upper case", bare.replace("https", "HTTPS")),
         _link("of a later version", f"{bare}&colour=green&flag&&"),
         _link("two operators", f"{bare}&operator=a&operator=b"),
         _link("a text of two lines", f"{bare}&operator=%20a%0A%0Db%20", operator="a b"),
@@ -58,17 +59,18 @@ def files() -> Files:
         _link("pins", bare + pins, pins=PINS),
         _link("encoded pins", bare + pins.replace("/", "%2F").replace("+", "%2B").replace("A=", "A%3D"), pins=PINS),
         _link("padded base64url", f"{bare}&ca={_base64url(ca[0], '=')}", ca=ca[:1]),
-        _link("own machine", bare.replace(SERVER, "http://localhost:8443"), server="http://localhost:8443"),
-        _link("its number", bare.replace(SERVER, "http://127.0.0.1:8443"), server="http://127.0.0.1:8443"),
-        _link("a path", bare.replace(SERVER, "https://a.org/fl/"), server="https://a.org/fl"),
-        _link("an IPv6 address", bare.replace(SERVER, "https://[2001:db8::1]:1"), server="https://[2001:db8::1]:1"),
+        _link("own machine", bare.replace(SERVER, own), server=own),
+        _link("its number", bare.replace(SERVER, number), server=number),
+        _link("a path", bare.replace(SERVER, "https://a.org/fl"), server="https://a.org/fl"),
+        _link("a path of that name", bare.replace(SERVER, "https://a.org/join"), server="https://a.org/join"),
+        _link("an IPv6 address", bare.replace(SERVER, v6), server=v6),
     ]
     return {"links.json": document({"links": links, "refused": _refused(ca[0])})}
 
 
 def _refused(certificate: bytes) -> list[dict[str, str]]:
     def given(server: str = SERVER, token: str = TOKEN, more: str = "") -> str:
-        return f"fedlens://enrol?server={server}&token={token}{more}"
+        return f"{server}/join#token={token}{more}"
 
     ann = PUBLISHERS[0].der
     other_curve = ec.derive_private_key(19, ec.SECP384R1()).public_key()
@@ -76,24 +78,29 @@ def _refused(certificate: bytes) -> list[dict[str, str]]:
         ("nothing", "", "empty"),
         ("spaces alone", " \n\t ", "empty"),
         ("a word", "hello", "not-a-link"),
-        ("a page", "https://fl.example.org?token=t", "other-link"),
-        ("another action", "fedlens://leave?token=t", "other-link"),
-        ("a longer action", given().replace("enrol", "enrolled"), "other-link"),
-        ("two servers", given(more=f"&server={SERVER}"), "given-twice"),
+        ("no scheme", given(server="fl.example.org"), "not-a-link"),
+        ("an address in a value", f"fl.example.org/join#token={TOKEN}&server={SERVER}", "not-a-link"),
+        ("an address in a query", f"fl.example.org/join?{SERVER}#token={TOKEN}", "not-a-link"),
+        ("the address alone", f"{SERVER}#token={TOKEN}", "other-link"),
+        ("another page", f"{SERVER}/leave#token={TOKEN}", "other-link"),
+        ("a longer page", f"{SERVER}/joined#token={TOKEN}", "other-link"),
+        ("a page that ends with the word", f"{SERVER}/rejoin#token={TOKEN}", "other-link"),
+        ("another case", f"{SERVER}/Join#token={TOKEN}", "other-link"),
+        ("the page in the fragment", f"{SERVER}#/join#token={TOKEN}", "other-link"),
+        ("a scheme of an app", f"fedlens://enrol?server={SERVER}&token={TOKEN}", "other-link"),
         ("two tokens", given(more="&token=u"), "given-twice"),
-        ("no values", "fedlens://enrol", "server-missing"),
-        ("no server", f"fedlens://enrol?token={TOKEN}", "server-missing"),
-        ("an empty server", given(server=""), "server-missing"),
-        ("no scheme", given(server="fl.example.org"), "server-unreadable"),
         ("no host", given(server="https://"), "server-unreadable"),
+        ("a port alone", given(server="https://:8443"), "server-unreadable"),
         ("half a bracket", given(server="https://a[b"), "server-unreadable"),
         ("plain HTTP", given(server="http://fl.example.org"), "server-not-secure"),
         ("almost the own machine", given(server="http://localhost.example.org"), "server-not-secure"),
         ("a file", given(server="ftp://fl.example.org"), "server-not-secure"),
         ("a user", given(server="https://me@fl.example.org"), "server-with-more"),
-        ("a query", given(server="https://fl.example.org%3Fa=b"), "server-with-more"),
-        ("a fragment", given(server="https://fl.example.org%23a"), "server-with-more"),
-        ("no token", f"fedlens://enrol?server={SERVER}", "token-missing"),
+        ("a query", f"{SERVER}/join?a=b#token={TOKEN}", "server-with-more"),
+        ("a query for a fragment", f"{SERVER}/join?token={TOKEN}", "server-with-more"),
+        ("a query before the page", given(server=f"{SERVER}?a=b"), "other-link"),
+        ("no values", f"{SERVER}/join", "token-missing"),
+        ("no token", f"{SERVER}/join#operator=a", "token-missing"),
         ("an empty token", given(token=""), "token-missing"),
         ("an encoded space", given(token="%20x"), "token-with-spaces"),
         ("a letter beyond ASCII", given(token="caf%C3%A9"), "token-with-spaces"),

@@ -205,18 +205,20 @@ _KEY = bytes.fromhex("3059301306072a8648ce3d020106082a8648ce3d03010703420004")
 def link(typed: str) -> dict[str, Any]:
     """The content of a link; a LookupError holds the code of the refusal."""
     text = re.sub(r"\s", "", typed)
-    beginning, _, query = text.partition("?")
+    page, _, fragment = text.partition("#")
+    address, question, _ = page.partition("?")
     _need(text != "", "empty")
-    _need("://" in text, "not-a-link")
-    _need(beginning.rstrip("/").lower() == "fedlens://enrol", "other-link")
-    values: dict[str, list[str]] = {"server": [], "token": [], "pin": [], "ca": [], "publisher": []}
-    values |= {"operator": [], "purpose": []}
-    for part in query.split("&"):
+    _need("://" in address, "not-a-link")
+    _need(re.search("/join/*$", address) is not None, "other-link")
+    values: dict[str, list[str]] = {"token": [], "pin": [], "ca": [], "publisher": [], "operator": [], "purpose": []}
+    for part in fragment.split("&"):
         name, _, value = part.partition("=")
         values.get(unquote(name), []).append(unquote(value))
-    _need(max(len(values["server"]), len(values["token"])) <= 1, "given-twice")
-    server, token = "".join(values["server"]).rstrip("/"), "".join(values["token"])
+    _need(len(values["token"]) <= 1, "given-twice")
+    scheme, colon, rest = re.sub("/+join/*$", "", address).partition(":")
+    server, token = scheme.lower() + colon + rest, "".join(values["token"])
     _need_address(server)
+    _need(question == "", "server-with-more")
     _need(token != "", "token-missing")
     _need(re.fullmatch("[!-~]+", token) is not None, "token-with-spaces")
     for pin in values["pin"]:
@@ -247,7 +249,6 @@ def _text(found: list[str], most: int) -> str:
 
 
 def _need_address(server: str) -> None:
-    _need(server != "", "server-missing")
     try:
         address = urlsplit(server)
     except ValueError:
@@ -255,7 +256,7 @@ def _need_address(server: str) -> None:
     _need(bool(address.scheme and address.hostname), "server-unreadable")
     own_machine = address.scheme == "http" and address.hostname in ("localhost", "127.0.0.1")
     _need(address.scheme == "https" or own_machine, "server-not-secure")
-    _need(not (address.username or address.query or address.fragment), "server-with-more")
+    _need(not address.username, "server-with-more")
 
 
 def _base64url(text: str, code: str) -> bytes:

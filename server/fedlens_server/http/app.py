@@ -8,7 +8,8 @@ from aiohttp.typedefs import Handler
 
 from fedlens_server.clock import Clock
 from fedlens_server.config import Config
-from fedlens_server.http import client_routes, operator_routes
+from fedlens_server.enrolment_link import JOIN
+from fedlens_server.http import client_routes, join_page, operator_routes
 from fedlens_server.http.dashboard.app import create_dashboard, to_dashboard
 from fedlens_server.http.dashboard.pages import ROOT
 from fedlens_server.http.observing import figures
@@ -20,7 +21,7 @@ from fedlens_server.store import Store
 
 READ_BYTES = 256 << 10
 # They say nothing of what clients or operators have.
-_OF_THE_PROCESS = frozenset({"/healthz", "/readyz", operator_routes.METRICS})
+_OF_THE_PROCESS = frozenset({"/healthz", "/readyz", operator_routes.METRICS, JOIN, join_page.ASSET_LINKS})
 
 
 def create_app(config: Config, clock: Clock, store: Store) -> web.Application:
@@ -30,7 +31,7 @@ def create_app(config: Config, clock: Clock, store: Store) -> web.Application:
     """
     service = Service(config, clock, store)
     service.metrics.add(partial(figures.samples, service))
-    app = _application(service, "clients", client_routes.routes())
+    app = _application(service, "clients", [*client_routes.routes(), *join_page.routes()])
 
     async def lifetime(_: web.Application) -> AsyncIterator[None]:
         service.begin()

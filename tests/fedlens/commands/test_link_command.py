@@ -22,10 +22,10 @@ def link(server: str, token_file: Path, ca: Path | None = None) -> Result:
     return fedlens("link", "--server", server, "--token-file", token_file, *(["--ca", ca] if ca else []))
 
 
-def test_a_link_names_server_and_token(token_file: Path) -> None:
+def test_a_link_is_the_servers_page_with_the_token_where_no_log_has_it(token_file: Path) -> None:
     printed = link("https://fl.example.org:8443/", token_file)
 
-    assert printed.stdout == "fedlens://enrol?server=https%3A%2F%2Ffl.example.org%3A8443&token=abc-_123\n"
+    assert printed.stdout == "https://fl.example.org:8443/join#token=abc-_123\n"
 
 
 def test_a_link_carries_every_certificate_of_the_ca(tmp_path: Path, token_file: Path) -> None:
@@ -34,7 +34,7 @@ def test_a_link_carries_every_certificate_of_the_ca(tmp_path: Path, token_file: 
 
     printed = link("https://127.0.0.1:8443", token_file, tmp_path / "ca.pem")
 
-    values = parse_qs(urlsplit(printed.stdout.strip()).query)
+    values = parse_qs(urlsplit(printed.stdout.strip()).fragment)
     carried = [urlsafe_b64decode(text + "=" * (-len(text) % 4)) for text in values["ca"]]
     assert carried == [ssl.PEM_cert_to_DER_cert(pem) for pem in authorities]
 
@@ -45,7 +45,7 @@ def test_a_link_carries_every_publisher_that_is_given(tmp_path: Path, token_file
 
     printed = fedlens("link", "--server", "https://a.org", "--token-file", token_file, *keys)
 
-    carried = parse_qs(urlsplit(printed.stdout.strip()).query)["publisher"]
+    carried = parse_qs(urlsplit(printed.stdout.strip()).fragment)["publisher"]
     assert [urlsafe_b64decode(text + "=" * (-len(text) % 4)) for text in carried] == [each.der for each in publishers]
 
 
@@ -73,7 +73,7 @@ def test_what_serve_init_wrote_makes_a_link(tmp_path: Path) -> None:
 
     printed = link("https://127.0.0.1:8443", folder / "trainer.token", folder / "ca.pem")
 
-    values = parse_qs(urlsplit(printed.stdout.strip()).query)
+    values = parse_qs(urlsplit(printed.stdout.strip()).fragment)
     assert values["token"] == [(folder / "trainer.token").read_text().strip()]
     # What a QR code holds in its largest version with the least correction.
     assert len(values["ca"]) == 1 and len(printed.stdout) < 2953

@@ -340,6 +340,7 @@ API_SEEDS: dict[Endpoint, tuple[float, Seed]] = {
     ("clients", "PUT", f"{_ROUND}/update"): (20, put_update),
     ("clients", "PUT", f"{_ROUND}/evaluation"): (4, put_evaluation),
     ("clients", "POST", f"{_ROUND}/failure"): (2, report_failure),
+    **{("clients", "GET", path): (0.3, partial(plain, path)) for path in ("/join", "/.well-known/assetlinks.json")},
     ("operators", "GET", "/metrics"): (0.3, partial(plain, "/metrics")),
     ("operators", "PUT", "/v1/admin/parts/{sha256}"): (1, put_part),
     ("operators", "HEAD", "/v1/admin/parts/{sha256}"): (1, has_part),

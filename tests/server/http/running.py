@@ -35,6 +35,7 @@ from fedlens_server.engine.operators import tokens
 from fedlens_server.http.app import create_admin_app, create_app
 from fedlens_server.http.service import SERVICE, Service
 from fedlens_server.http.sockets.listening import Runner, close, listen, listen_on_socket
+from fedlens_server.sections import AppSection
 from fedlens_server.store import StateAddress, Store, Transaction
 from fedlens_server.store.database import holds_state
 from tests.server.bundles import TinyBundle, tiny_bundle
@@ -225,11 +226,12 @@ def config(
     trusted_proxies: Sequence[str] = (),
     accel_location: str | None = None,
     certificate: tuple[Path, Path] | None = None,
+    apps: Sequence[AppSection] = (),
     **limits: Any,
 ) -> Config:
     server: dict[str, Any] = {"allow_method_modules": allow_method_modules, "trusted_proxies": list(trusted_proxies)}
     server |= {"port": 0} if socket is None else {"socket": socket}
-    server["accel_location"] = accel_location
+    server |= {"accel_location": accel_location, "apps": apps}
     if certificate is not None:
         server["certfile"], server["keyfile"] = certificate
     sections = {

@@ -15,6 +15,8 @@ from fedlens_server.http.service import SERVICE
 from tests.server.http.running import ADMIN_TOKEN, BAN, READ_TOKEN, TRAINER_TOKEN, Server, config, enrolment, opened
 
 OPEN = frozenset({("GET", "/healthz"), ("GET", "/readyz")})
+# Of whoever has a link to join, or a phone.
+JOINING = frozenset({("GET", "/join"), ("GET", "/.well-known/assetlinks.json")})
 ENROL = ("POST", "/v1/clients")
 # Of clients that have enrolled and are not banned.
 CLIENTS = frozenset(
@@ -106,8 +108,8 @@ def test_every_endpoint_is_in_the_table_and_no_other(tmp_path: Path) -> None:
     finally:
         store.close()
 
-    head = {("HEAD", path) for _, path in OPEN | READ}  # aiohttp serves it where it serves GET
-    assert found["clients"] - head == OPEN | {ENROL} | CLIENTS
+    head = {("HEAD", path) for _, path in OPEN | JOINING | READ}  # aiohttp serves it where it serves GET
+    assert found["clients"] - head == OPEN | JOINING | {ENROL} | CLIENTS
     to_dashboard = {("GET", "/"), ("HEAD", "/")}
     assert found["operators"] - head - to_dashboard == (OPEN | READ | OPERATE) - head
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedlens_proto.v1 import error_pb2
 from fedlens_server import errors
-from fedlens_server.http import client_routes, operator_routes
+from fedlens_server.http import client_routes, join_page, operator_routes
 from fedlens_server.http.bodies import MAX_BODY_BYTES
 
 PAGE = (Path(__file__).parents[3] / "docs/protocol.md").read_text()
@@ -22,7 +22,7 @@ def test_every_route_is_documented_and_no_other() -> None:
 
     served = {
         (route.method, re.sub(r"\{(\w+):[^}]*\}+", r"{\1}", route.path))
-        for route in (*client_routes.routes(), *operator_routes.routes())
+        for route in (*client_routes.routes(), *join_page.routes(), *operator_routes.routes())
     }
     assert documented == served | {("GET", "/healthz"), ("GET", "/readyz")}
 

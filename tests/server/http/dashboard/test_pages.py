@@ -287,7 +287,7 @@ async def test_a_new_token_is_shown_once_with_link_and_qr_code_and_lets_a_client
     listed = await operator.page("/tokens")
 
     assert made.status == 200 and re.search(r'<svg [^>]*class="qr"', page)
-    assert f"fedlens://enrol?server=https%3A%2F%2Ffl.example.org%3A8443&amp;token={secret[1]}" in page
+    assert f"https://fl.example.org:8443/join#token={secret[1]}" in page
     key = urlsafe_b64encode(publisher.der).decode().rstrip("=")
     assert f"&amp;publisher={key}" in page
     assert "phones trainer 1 of 5 100" in text_of(listed) and secret[1] not in listed

@@ -121,7 +121,6 @@ class EnrolActivity : ScreenActivity() {
                 EnrolmentLink.Problem.EMPTY -> R.string.link_explained
                 EnrolmentLink.Problem.NOT_A_LINK -> R.string.link_not_a_link
                 EnrolmentLink.Problem.OTHER_LINK -> R.string.link_other
-                EnrolmentLink.Problem.SERVER_MISSING -> R.string.link_server_missing
                 EnrolmentLink.Problem.SERVER_UNREADABLE -> R.string.link_server_unreadable
                 EnrolmentLink.Problem.SERVER_NOT_SECURE -> R.string.link_server_not_secure
                 EnrolmentLink.Problem.SERVER_WITH_MORE -> R.string.link_server_with_more

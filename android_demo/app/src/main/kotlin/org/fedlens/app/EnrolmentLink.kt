@@ -10,10 +10,10 @@ import java.security.cert.CertificateFactory
 import java.util.Base64
 
 /**
- * An invitation from an operator to join a federation, as a link or as the content of a QR code:
- * `fedlens://enrol?server=https%3A%2F%2Ffl.example.org&token=…&pin=sha256%2F…&ca=…&publisher=…&operator=…&purpose=…`,
- * where all but `server` and `token` may be absent, and `pin`, `ca` and `publisher` repeated. docs/android.md describes
- * it, and `fedlens link` prints it.
+ * An invitation from an operator to join a federation, as a link or as the content of a QR code: the page `/join` of
+ * the server, `https://fl.example.org/join#token=…&pin=sha256%2F…&ca=…&publisher=…&operator=…&purpose=…`, where all but
+ * `token` may be absent, and `pin`, `ca` and `publisher` repeated. docs/android.md describes it, and `fedlens link`
+ * prints it.
  *
  * @property server Address of the server, without a trailing slash.
  * @property token Enrolment token.
@@ -46,7 +46,6 @@ internal data class EnrolmentLink(
         EMPTY,
         NOT_A_LINK,
         OTHER_LINK,
-        SERVER_MISSING,
         SERVER_UNREADABLE,
         SERVER_NOT_SECURE,
         SERVER_WITH_MORE,
@@ -72,7 +71,7 @@ internal data class EnrolmentLink(
     }
 
     companion object {
-        private const val BEGINNING = "fedlens://enrol"
+        private const val PAGE = "/join"
         private const val PIN = "sha256/"
         private const val PIN_BYTES = 32
         private val OWN_MACHINE = setOf("localhost", "127.0.0.1")
@@ -85,23 +84,22 @@ internal data class EnrolmentLink(
         fun read(typed: String): Reading {
             val text = typed.replace(SPACES, "")
             if (text.isEmpty()) return Reading.Bad(Problem.EMPTY)
-            val query = text.indexOf('?')
-            val beginning = (if (query < 0) text else text.substring(0, query)).trimEnd('/')
-            if (!text.contains("://")) return Reading.Bad(Problem.NOT_A_LINK, text.take(MOST_SHOWN))
-            if (!beginning.equals(BEGINNING, ignoreCase = true)) {
-                return Reading.Bad(Problem.OTHER_LINK, beginning.take(MOST_SHOWN))
-            }
-            val values = if (query < 0) emptyMap() else values(text.substring(query + 1))
-            for (name in listOf("server", "token")) {
-                if (values[name].orEmpty().size > 1) return Reading.Bad(Problem.GIVEN_TWICE, name)
-            }
-            val server = values["server"]?.single().orEmpty().trimEnd('/')
+            val address = text.substringBefore('#')
+            val page = address.substringBefore('?').trimEnd('/')
+            if (!page.contains("://")) return Reading.Bad(Problem.NOT_A_LINK, text.take(MOST_SHOWN))
+            if (!page.endsWith(PAGE)) return Reading.Bad(Problem.OTHER_LINK, page.take(MOST_SHOWN))
+            val values = values(text.substringAfter('#', ""))
+            if (values["token"].orEmpty().size > 1) return Reading.Bad(Problem.GIVEN_TWICE, "token")
+            val (scheme, place) = page.removeSuffix(PAGE).trimEnd('/').split(':', limit = 2)
+            val server = "${scheme.lowercase()}:$place"
             val token = values["token"]?.single().orEmpty()
             val pins = values["pin"].orEmpty()
             val ca = values["ca"].orEmpty()
             val publishers = values["publisher"].orEmpty()
             val wrong =
-                wrongServer(server) ?: wrongToken(token) ?: pins.firstNotNullOfOrNull(::wrongPin)
+                wrongServer(server)
+                    ?: Reading.Bad(Problem.SERVER_WITH_MORE, address.take(MOST_SHOWN)).takeIf { '?' in address }
+                    ?: wrongToken(token) ?: pins.firstNotNullOfOrNull(::wrongPin)
                     ?: ca.firstNotNullOfOrNull(::wrongCertificate)
                     ?: publishers.firstNotNullOfOrNull(::wrongPublisher)
             val operator = plain(values["operator"], MOST_OF_OPERATOR)
@@ -124,8 +122,8 @@ internal data class EnrolmentLink(
             return text.substring(0, text.offsetByCodePoints(0, minOf(count, most)))
         }
 
-        private fun values(query: String): Map<String, List<String>> =
-            query
+        private fun values(fragment: String): Map<String, List<String>> =
+            fragment
                 .split('&')
                 .filter { it.isNotEmpty() }
                 .groupBy({ decoded(it.substringBefore('=')) }, { decoded(it.substringAfter('=', "")) })
@@ -139,20 +137,17 @@ internal data class EnrolmentLink(
             }
 
         private fun wrongServer(server: String): Reading.Bad? {
-            if (server.isEmpty()) return Reading.Bad(Problem.SERVER_MISSING)
             val address =
                 try {
                     URI(server)
                 } catch (_: URISyntaxException) {
                     return Reading.Bad(Problem.SERVER_UNREADABLE, server)
                 }
-            val scheme = address.scheme?.lowercase()
-            val isOwnMachine = scheme == "http" && address.host in OWN_MACHINE
+            val isOwnMachine = address.scheme == "http" && address.host in OWN_MACHINE
             return when {
-                scheme == null || address.host == null -> Reading.Bad(Problem.SERVER_UNREADABLE, server)
-                scheme != "https" && !isOwnMachine -> Reading.Bad(Problem.SERVER_NOT_SECURE, server)
-                address.rawUserInfo != null || address.rawQuery != null || address.rawFragment != null ->
-                    Reading.Bad(Problem.SERVER_WITH_MORE, server)
+                address.host == null -> Reading.Bad(Problem.SERVER_UNREADABLE, server)
+                address.scheme != "https" && !isOwnMachine -> Reading.Bad(Problem.SERVER_NOT_SECURE, server)
+                address.rawUserInfo != null -> Reading.Bad(Problem.SERVER_WITH_MORE, server)
                 else -> null
             }
         }

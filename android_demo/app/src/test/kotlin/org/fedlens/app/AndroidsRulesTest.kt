@@ -2,8 +2,11 @@ package org.fedlens.app
 
 import android.R.attr
 import android.app.Activity
+import android.content.Intent
 import android.content.pm.ApplicationInfo
+import android.content.pm.PackageManager
 import android.graphics.Color
+import android.net.Uri
 import android.security.net.config.ApplicationConfig
 import android.security.net.config.ManifestConfigSource
 import org.fedlens.app.Phone.open
@@ -29,10 +32,33 @@ class AndroidsRulesTest {
         val permitted = hosts.filter { rules.isCleartextTrafficPermitted(it) }
         val read =
             hosts.filter {
-                EnrolmentLink.read("fedlens://enrol?server=http://$it&token=t") is EnrolmentLink.Reading.Good
+                EnrolmentLink.read("http://$it/join#token=t") is EnrolmentLink.Reading.Good
             }
         assertEquals(listOf("localhost", "127.0.0.1"), permitted)
         assertEquals(permitted, read)
+    }
+
+    @Test
+    fun `of all links those to join the server of this build open the app, on its page for joining`() {
+        val links =
+            listOf(
+                "https://fl.example.org/join#token=t",
+                "https://fl.example.org/join",
+                "https://fl.example.org/",
+                "https://fl.example.org/joined#token=t",
+                "https://b.example.org/join#token=t",
+                "http://fl.example.org/join#token=t",
+                "fedlens://enrol?server=https://fl.example.org&token=t",
+            )
+
+        val opened =
+            links.filter { link ->
+                val intent = Intent(Intent.ACTION_VIEW, Uri.parse(link)).addCategory(Intent.CATEGORY_BROWSABLE)
+                val found = app.packageManager.queryIntentActivities(intent, PackageManager.MATCH_DEFAULT_ONLY)
+                found.any { it.activityInfo.name == EnrolActivity::class.java.name }
+            }
+
+        assertEquals(links.take(2), opened)
     }
 
     @Test

@@ -39,7 +39,7 @@ class ContrastTest(
     fun `text stands out from what is drawn behind it`() {
         PlayedServer().use { server ->
             RuntimeEnvironment.setQualifiers("+$theme")
-            val failed = enrol("fedlens://enrol?server=http://a.org&token=t")
+            val failed = enrol("http://a.org/join#token=t")
             assertReadable(failed)
             assertReadable(enrol(LINK))
             assertReadable(consent())
@@ -254,7 +254,7 @@ class ContrastTest(
     }
 
     companion object {
-        private const val LINK = "fedlens://enrol?server=https://fl.example.org&token=t&operator=Zoo"
+        private const val LINK = "https://fl.example.org/join#token=t&operator=Zoo"
         private const val TRACK_WIDTH_DP = 52f
         private const val TRACK_HEIGHT_DP = 32f
         private const val TOP_BAR_DP = 64f

@@ -49,10 +49,8 @@ class EnrolmentLinkTest {
     @Test
     fun `a link names server, token and pins, encoded or not`() {
         val link = EnrolmentLink("https://fl.example.org:8443", "abc-_123", listOf(pin))
-        val plain = "fedlens://enrol?server=https://fl.example.org:8443&token=abc-_123&pin=$pin"
-        val encoded =
-            "fedlens://enrol?server=https%3A%2F%2Ffl.example.org%3A8443%2F&token=abc-_123&pin=" +
-                pin.replace("/", "%2F").replace("=", "%3D")
+        val plain = "https://fl.example.org:8443/join#token=abc-_123&pin=$pin"
+        val encoded = plain.substringBefore("sha256") + pin.replace("/", "%2F").replace("=", "%3D")
 
         assertEquals(Reading.Good(link), EnrolmentLink.read(plain))
         assertEquals(Reading.Good(link), EnrolmentLink.read(encoded))
@@ -60,7 +58,7 @@ class EnrolmentLinkTest {
 
     @Test
     fun `spaces and line breaks of a chat, upper case and what a later version adds do no harm`() {
-        val typed = "  FedLens://enrol/?server=https://fl.exam\nple.org&to ken=t&colour=green "
+        val typed = "  HTTPS://fl.exam\nple.org/join/#to ken=t&colour=green "
 
         assertEquals(Reading.Good(EnrolmentLink("https://fl.example.org", "t", emptyList())), EnrolmentLink.read(typed))
     }
@@ -73,7 +71,7 @@ class EnrolmentLinkTest {
                 "&ca=" +
                     Base64.getUrlEncoder().withoutPadding().encodeToString(it.encoded)
             }
-        val reading = EnrolmentLink.read("fedlens://enrol?server=https://a.org&token=t$values")
+        val reading = EnrolmentLink.read("https://a.org/join#token=t$values")
 
         val pem = checkNotNull((reading as Reading.Good).link.pem)
         assertEquals(authorities, CertificateFactory.getInstance("X.509").generateCertificates(pem.byteInputStream()))
@@ -84,7 +82,7 @@ class EnrolmentLinkTest {
         val keys = List(2) { HeldCertificate.Builder().ecdsa256().build().keyPair.public.encoded }
         val encoder = Base64.getUrlEncoder().withoutPadding()
         val values = keys.joinToString("") { "&publisher=" + encoder.encodeToString(it) }
-        val reading = EnrolmentLink.read("fedlens://enrol?server=https://a.org&token=t$values")
+        val reading = EnrolmentLink.read("https://a.org/join#token=t$values")
 
         val ids = (reading as Reading.Good).link.keys.map { it.id.toHex() }
         assertEquals(keys.map { MessageDigest.getInstance("SHA-256").digest(it).toHex() }, ids)
@@ -93,7 +91,7 @@ class EnrolmentLinkTest {
     @Test
     fun `a plus in a pin is a plus`() {
         val plus = "sha256/" + "+".repeat(42) + "8="
-        val reading = EnrolmentLink.read("fedlens://enrol?server=https://a.org&token=t&pin=$plus")
+        val reading = EnrolmentLink.read("https://a.org/join#token=t&pin=$plus")
 
         assertEquals(Reading.Good(EnrolmentLink("https://a.org", "t", listOf(plus))), reading)
     }
@@ -105,29 +103,22 @@ class EnrolmentLinkTest {
                 "   " to Reading.Bad(Problem.EMPTY),
                 "hello" to Reading.Bad(Problem.NOT_A_LINK, "hello"),
                 "https://fl.example.org?token=t" to Reading.Bad(Problem.OTHER_LINK, "https://fl.example.org"),
-                "fedlens://leave?token=t" to Reading.Bad(Problem.OTHER_LINK, "fedlens://leave"),
-                "fedlens://enrol" to Reading.Bad(Problem.SERVER_MISSING),
-                "fedlens://enrol?token=t" to Reading.Bad(Problem.SERVER_MISSING),
-                "fedlens://enrol?server=&token=t" to Reading.Bad(Problem.SERVER_MISSING),
-                "fedlens://enrol?server=fl.example.org&token=t" to
-                    Reading.Bad(Problem.SERVER_UNREADABLE, "fl.example.org"),
-                "fedlens://enrol?server=https://a[b&token=t" to Reading.Bad(Problem.SERVER_UNREADABLE, "https://a[b"),
-                "fedlens://enrol?server=http://a.org&token=t" to Reading.Bad(Problem.SERVER_NOT_SECURE, "http://a.org"),
-                "fedlens://enrol?server=https://me@a.org&token=t" to
-                    Reading.Bad(Problem.SERVER_WITH_MORE, "https://me@a.org"),
-                "fedlens://enrol?server=https://a.org" to Reading.Bad(Problem.TOKEN_MISSING),
-                "fedlens://enrol?server=https://a.org&token=%20x" to Reading.Bad(Problem.TOKEN_WITH_SPACES),
-                "fedlens://enrol?server=https://a.org&token=t&pin=sha1/abc" to
-                    Reading.Bad(Problem.PIN_UNREADABLE, "sha1/abc"),
-                "fedlens://enrol?server=https://a.org&token=t&pin=sha256/abcd" to
-                    Reading.Bad(Problem.PIN_UNREADABLE, "sha256/abcd"),
-                "fedlens://enrol?server=https://a.org&token=t&ca=MIIB" to Reading.Bad(Problem.CA_UNREADABLE),
-                "fedlens://enrol?server=https://a.org&token=t&ca=%25" to Reading.Bad(Problem.CA_UNREADABLE),
-                "fedlens://enrol?server=https://a.org&token=t&publisher=MIIB" to
-                    Reading.Bad(Problem.PUBLISHER_UNREADABLE),
-                "fedlens://enrol?server=https://a.org&token=t&publisher=%25" to
-                    Reading.Bad(Problem.PUBLISHER_UNREADABLE),
-                "fedlens://enrol?server=https://a.org&token=t&token=u" to Reading.Bad(Problem.GIVEN_TWICE, "token"),
+                "https://a.org/leave#token=t" to Reading.Bad(Problem.OTHER_LINK, "https://a.org/leave"),
+                "fl.example.org/join#token=t" to Reading.Bad(Problem.NOT_A_LINK, "fl.example.org/join#token=t"),
+                "https:///join#token=t" to Reading.Bad(Problem.SERVER_UNREADABLE, "https:"),
+                "https://a[b/join#token=t" to Reading.Bad(Problem.SERVER_UNREADABLE, "https://a[b"),
+                "http://a.org/join#token=t" to Reading.Bad(Problem.SERVER_NOT_SECURE, "http://a.org"),
+                "https://me@a.org/join#token=t" to Reading.Bad(Problem.SERVER_WITH_MORE, "https://me@a.org"),
+                "https://a.org/join?b#token=t" to Reading.Bad(Problem.SERVER_WITH_MORE, "https://a.org/join?b"),
+                "https://a.org/join" to Reading.Bad(Problem.TOKEN_MISSING),
+                "https://a.org/join#token=%20x" to Reading.Bad(Problem.TOKEN_WITH_SPACES),
+                "https://a.org/join#token=t&pin=sha1/abc" to Reading.Bad(Problem.PIN_UNREADABLE, "sha1/abc"),
+                "https://a.org/join#token=t&pin=sha256/abcd" to Reading.Bad(Problem.PIN_UNREADABLE, "sha256/abcd"),
+                "https://a.org/join#token=t&ca=MIIB" to Reading.Bad(Problem.CA_UNREADABLE),
+                "https://a.org/join#token=t&ca=%25" to Reading.Bad(Problem.CA_UNREADABLE),
+                "https://a.org/join#token=t&publisher=MIIB" to Reading.Bad(Problem.PUBLISHER_UNREADABLE),
+                "https://a.org/join#token=t&publisher=%25" to Reading.Bad(Problem.PUBLISHER_UNREADABLE),
+                "https://a.org/join#token=t&token=u" to Reading.Bad(Problem.GIVEN_TWICE, "token"),
             )
 
         assertEquals(wrong, wrong.mapValues { (typed, _) -> EnrolmentLink.read(typed) })
@@ -135,7 +126,7 @@ class EnrolmentLinkTest {
 
     @Test
     fun `plain HTTP is for the machine itself alone`() {
-        val own = "fedlens://enrol?server=http://127.0.0.1:8443&token=t"
+        val own = "http://127.0.0.1:8443/join#token=t"
 
         assertEquals(Reading.Good(EnrolmentLink("http://127.0.0.1:8443", "t", emptyList())), EnrolmentLink.read(own))
     }

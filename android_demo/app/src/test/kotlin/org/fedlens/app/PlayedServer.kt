@@ -127,7 +127,7 @@ internal class PlayedServer(
         get() {
             val scheme = if (authority == null) "http" else "https"
             val ca = authority?.run { "&ca=" + Base64.getUrlEncoder().encodeToString(certificate.encoded) }.orEmpty()
-            return "fedlens://enrol?server=$scheme%3A%2F%2F127.0.0.1%3A${server.port}&token=a-token$ca"
+            return "$scheme://127.0.0.1:${server.port}/join#token=a-token$ca"
         }
 
     override fun close() = server.shutdown()

@@ -32,7 +32,7 @@ class PublishersTest {
     fun `who joins is told whom they trust`() {
         app.settings.hasConsent = true
         val enrol = open<EnrolActivity>().get()
-        val link = "fedlens://enrol?server=https://fl.example.org&token=t"
+        val link = "https://fl.example.org/join#token=t"
         enrol.type(R.id.link, link)
         assertEquals(app.getString(R.string.link_trusts_server), enrol.text(R.id.link_trust))
         enrol.type(R.id.link, link + key)

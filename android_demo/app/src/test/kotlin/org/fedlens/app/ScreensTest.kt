@@ -4,12 +4,15 @@ import android.app.Activity
 import android.content.Intent
 import android.content.res.Configuration
 import android.graphics.Insets
+import android.graphics.Rect
 import android.graphics.drawable.BitmapDrawable
 import android.view.View
 import android.view.ViewGroup
 import android.view.WindowInsets
+import android.widget.AbsListView
 import android.widget.ImageView
 import android.widget.ListView
+import android.widget.ScrollView
 import android.widget.TextView
 import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.Job
@@ -60,13 +63,13 @@ class ScreensTest {
     fun `rotation keeps what was typed and what was said about it`() {
         app.settings.hasConsent = true
         val screen = open<EnrolActivity>()
-        screen.get().type(R.id.link, "fedlens://enrol?token=t")
+        screen.get().type(R.id.link, "https://a.org/join#operator=t")
         screen.get().press(R.id.join)
         val said = screen.get().text(R.id.link_problem)
         rotate(screen, "land")
-        assertEquals("fedlens://enrol?token=t", screen.get().text(R.id.link))
+        assertEquals("https://a.org/join#operator=t", screen.get().text(R.id.link))
         assertEquals(said, screen.get().text(R.id.link_problem))
-        assertEquals(app.getString(R.string.link_server_missing), said)
+        assertEquals(app.getString(R.string.link_token_missing), said)
     }
 
     @Test
@@ -136,6 +139,66 @@ class ScreensTest {
                 screen.pause().stop().destroy()
             }
         }
+    }
+
+    @Test
+    fun `a screen reader goes from top to bottom and from start to end, in either direction and on wide windows`() {
+        PlayedServer().use { server ->
+            Phone.join(server)
+            Phone.addPhoto("cat", 1)
+            Phone.addPhoto("emu", 2, label = null)
+            for (kind in listOf("en-ldltr-w360dp-h760dp", "ar-ldrtl-w360dp-h760dp", "en-ldltr-w840dp-h600dp")) {
+                RuntimeEnvironment.setQualifiers("+$kind")
+                for (screen in screens()) {
+                    val stops = stops(screen.get().window.decorView)
+                    assertTrue("${screen.get()}", stops.size > 1)
+                    val wrong = stops.zipWithNext().filter { (one, next) -> isBehind(next, one, "rtl" in kind) }
+                    val told = wrong.map { (one, next) -> "'${spoken(next)}' after '${spoken(one)}'" }
+                    assertEquals("$kind ${screen.get().javaClass.simpleName}", emptyList<String>(), told)
+                    screen.pause().stop().destroy()
+                }
+            }
+        }
+    }
+
+    /** What a screen reader stops at, in its order: controls as a whole, and texts. */
+    private fun stops(view: View): List<View> {
+        if (view.isClickable || (view is TextView && view.text.isNotEmpty())) return listOf(view)
+        val children = ArrayList<View>().also(view::addChildrenForAccessibility)
+        val inside = children.filter { it.isShown }.flatMap(::stops)
+        return inside.ifEmpty { listOf(view).filter { !it.contentDescription.isNullOrEmpty() } }
+    }
+
+    private fun place(view: View) =
+        IntArray(2).also(view::getLocationInWindow).let { (x, y) -> Rect(x, y, x + view.width, y + view.height) }
+
+    /** The scrolling view that a view is in; null: none. */
+    private fun scroller(view: View): View? =
+        generateSequence(view.parent as? View) { it.parent as? View }.find { it is ScrollView || it is AbsListView }
+
+    /** Where a view is; what is scrolled out of sight counts as at the edge behind which it is. */
+    private fun placeInSight(view: View): Rect {
+        val found = place(view)
+        val sight = scroller(view)?.let(::place) ?: return found
+
+        fun inSight(y: Int) = y.coerceIn(sight.top, sight.bottom)
+        return Rect(found.left, inSight(found.top), found.right, inSight(found.bottom))
+    }
+
+    /** True if [nextOne] should come before [first]: it stands above it, or beside it nearer to the start. */
+    private fun isBehind(
+        nextOne: View,
+        first: View,
+        isMirrored: Boolean,
+    ): Boolean {
+        val isOneScroll = scroller(nextOne) === scroller(first)
+        val (next, one) = listOf(nextOne, first).map { if (isOneScroll) place(it) else placeInSight(it) }
+        val isNearer = if (isMirrored) next.left >= one.right else next.right <= one.left
+        val isFarther = if (isMirrored) next.right <= one.left else next.left >= one.right
+        // A column beside another one begins above the other's end.
+        val isAbove = next.bottom <= one.top && !isFarther
+        val isBeside = next.bottom > one.top && next.top < one.bottom
+        return isAbove || (isBeside && isNearer)
     }
 
     @Test

@@ -321,7 +321,7 @@ class ScreenshotsTest {
     private companion object {
         const val ADDRESS = "https://fl.example.org"
         const val PURPOSE = "To%20tell%20animals%20apart%20in%20photos."
-        const val LINK = "fedlens://enrol?server=$ADDRESS&token=q1yF0v7cXjN3&operator=Zoo%20Heidelberg&purpose=$PURPOSE"
+        const val LINK = "$ADDRESS/join#token=q1yF0v7cXjN3&operator=Zoo%20Heidelberg&purpose=$PURPOSE"
         const val ROUNDS = 7
         const val EPOCHS = 2
         const val STEPS = 6

@@ -118,7 +118,7 @@ class StoryTest {
     @Test
     fun `a QR code is read in the camera's picture, and a picture without one is explained`() {
         val enrol = open<EnrolActivity>().get()
-        val link = "fedlens://enrol?server=https://fl.example.org&token=" + "t".repeat(300)
+        val link = "https://fl.example.org/join#token=" + "t".repeat(300)
         photograph(enrol, Drawn.photo("cat", 1))
         until("explained") { enrol.text(R.id.link_problem) == app.getString(R.string.scan_nothing) }
         photograph(enrol, qrCode(link))
@@ -307,11 +307,11 @@ class StoryTest {
         val enrol = open<EnrolActivity>().get()
         val join = enrol.findViewById<Button>(R.id.join)
         assertFalse(join.isEnabled || enrol.isShown(R.id.link_problem))
-        enrol.type(R.id.link, "fedlens://enrol?server=http://fl.example.org&token=a")
+        enrol.type(R.id.link, "http://fl.example.org/join#token=a")
         val said = app.getString(R.string.link_server_not_secure, "http://fl.example.org")
         assertEquals(said, enrol.text(R.id.link_problem))
         assertFalse(join.isEnabled || enrol.isShown(R.id.invitation))
-        enrol.type(R.id.link, "fedlens://enrol?server=https://fl.example.org&token=a")
+        enrol.type(R.id.link, "https://fl.example.org/join#token=a")
         assertTrue(join.isEnabled && enrol.isShown(R.id.invitation))
         assertFalse(enrol.isShown(R.id.link_problem))
         assertEquals(app.getString(R.string.link_operator_missing), enrol.text(R.id.link_operator))

@@ -25,7 +25,12 @@ public fun main(arguments: Array<String>) {
     for ((name, parser) in parsers) {
         println("$name ${Wire.decode(parser, File(folder, "messages/$name.bin").readBytes()).toByteArray().toHex()}")
     }
+    val response = CheckInResponse.parseFrom(File(folder, "messages/check-in-response-assignment.bin").readBytes())
+    val assignment = response.assignment
+    // Messages inside others, which reflection alone makes.
+    println(assignment.localPlan.instructionsList.map { "${it.kindCase}" } + assignment.setsList.map { it.name })
     val bundle = Bundle.open(File(folder, "bundle"))
+    println(bundle.manifest.programsList.map { it.name to it.inputsList.map { slot -> slot.kind } })
     println(bundle.manifest.toByteArray().toHex())
     println(bundle.initial().digest.toHex())
 }

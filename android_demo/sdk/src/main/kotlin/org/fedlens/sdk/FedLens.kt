@@ -19,6 +19,8 @@ import kotlinx.coroutines.plus
 import kotlinx.coroutines.withContext
 import org.fedlens.sdk.album.ExampleSource
 import org.fedlens.sdk.album.PhotoAlbum
+import org.fedlens.sdk.model.Model
+import org.fedlens.sdk.model.Models
 import org.fedlens.sdk.schedule.Background
 import org.fedlens.sdk.schedule.Conditions
 import org.fedlens.sdk.schedule.JobIds
@@ -95,6 +97,27 @@ public class FedLens private constructor(
         photo: File,
         task: Long? = null,
     ): CompletableFuture<Map<String, Double>> = scope.future { client.predict(photo, task) }
+
+    /** [FedLensClient.predict] with a model, without coroutines. */
+    public fun predictAsync(
+        photo: File,
+        model: Model,
+    ): CompletableFuture<Map<String, Double>> = scope.future { client.predict(photo, model) }
+
+    /** [FedLensClient.models] without coroutines. */
+    @JvmOverloads
+    public fun modelsAsync(task: Long? = null): CompletableFuture<Models> = scope.future { client.models(task) }
+
+    /** [FedLensClient.testModels] without coroutines. */
+    @JvmOverloads
+    public fun testModelsAsync(task: Long? = null): CompletableFuture<Models> = scope.future { client.testModels(task) }
+
+    /** [FedLensClient.adopt] without coroutines. */
+    public fun adoptAsync(model: Model): CompletableFuture<Void?> =
+        scope.future {
+            client.adopt(model)
+            null
+        }
 
     /** [FedLensClient.runOnce] without coroutines. */
     public fun runOnceAsync(): CompletableFuture<Event.Outcome> = scope.future { client.runOnce() }

@@ -1,15 +1,21 @@
 package org.fedlens.sdk;
 
 import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertNull;
 import static org.junit.Assert.assertThrows;
 import static org.junit.Assert.assertTrue;
 
+import android.app.Application;
 import java.io.File;
-import java.util.Map;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import org.fedlens.sdk.album.PhotoAlbum;
+import org.fedlens.sdk.model.Model;
 import org.fedlens.sdk.schedule.Background;
 import org.fedlens.sdk.schedule.Conditions;
+import org.fedlens.sdk.store.FileSecret;
+import org.fedlens.sdk.store.SecretStore;
 import org.junit.Test;
 import org.junit.runner.RunWith;
 import org.robolectric.RobolectricTestRunner;
@@ -22,12 +28,24 @@ import org.robolectric.annotation.Config;
 public class FromJavaTest {
     @Test
     public void anAppInJavaTakesPart() throws Exception {
+        Application app = RuntimeEnvironment.getApplication();
+        // Without Android's keystore, which a desktop lacks.
+        SecretStore secret = new FileSecret(new File(app.getCacheDir(), "secret"));
         FedLens fedlens =
                 FedLens.create(
-                        RuntimeEnvironment.getApplication(),
+                        app,
                         setup -> {
                             setup.setServer("https://fl.example.org:8443");
-                            setup.setSettings(new ClientSettings(Publishers.TrustServer.INSTANCE, "token"));
+                            setup.setSettings(
+                                    new ClientSettings(
+                                            Publishers.TrustServer.INSTANCE,
+                                            "token",
+                                            Policy::new,
+                                            List.of(),
+                                            null,
+                                            null,
+                                            List.of(),
+                                            secret));
                             setup.setConditions(new Conditions(3_600_000L));
                         });
         try {
@@ -41,6 +59,16 @@ public class FromJavaTest {
             ExecutionException error =
                     assertThrows(ExecutionException.class, () -> fedlens.predictAsync(new File("cat.jpg")).get());
             assertTrue(error.getCause() instanceof FedLensException);
+            // Before the first check-in there is no model, and one that somebody remembers is gone.
+            assertNull(fedlens.modelsAsync().get().getInUse());
+            assertNull(fedlens.testModelsAsync(7L).get().getNewer());
+            Model gone = new Model(1, 7, List.of("cat"), 0, null, null);
+            List<CompletableFuture<?>> refused =
+                    List.of(fedlens.predictAsync(new File("cat.jpg"), gone), fedlens.adoptAsync(gone));
+            for (CompletableFuture<?> each : refused) {
+                Throwable cause = assertThrows(ExecutionException.class, each::get).getCause();
+                assertTrue(cause instanceof AssignmentException);
+            }
         } finally {
             FedLens.getCurrent().close();
         }

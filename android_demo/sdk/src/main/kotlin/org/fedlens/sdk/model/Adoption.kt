@@ -7,7 +7,8 @@ public enum class Adoption {
 
     /**
      * A newer model is tested after a round or check-in, and used if it classifies strictly more of the phone's own
-     * test photos correctly. On a tie, and so without test photos, the older one stays.
+     * test photos correctly. On a tie, and so without test photos, the older one stays. It is not tested again before
+     * there are other test photos or another model.
      */
     IF_BETTER,
 

@@ -8,6 +8,7 @@ import org.fedlens.sdk.AssignmentException.Reason
 import org.fedlens.sdk.Event
 import org.fedlens.sdk.FedLensException
 import org.fedlens.sdk.StateException
+import org.fedlens.sdk.album.Example
 import org.fedlens.sdk.album.ExampleSource
 import org.fedlens.sdk.album.Examples
 import org.fedlens.sdk.sha256
@@ -99,7 +100,7 @@ internal class ModelChoice(
             if (follows(kept) && predictor.obtain(newer, mayFetch = false)) adopt(newer, kept)
             return
         }
-        val results = test(kept)
+        val results = lastResults(kept, newer) ?: test(kept)
         val found = results[newer] ?: return
         val before = results[kept.inUse]
         // One that can no longer be used gives way.
@@ -157,14 +158,10 @@ internal class ModelChoice(
         for (version in listOfNotNull(kept.inUse, kept.newer, kept.previous)) {
             run(version, snapshot, mayFetch = version !== kept.previous)?.let { runs[version] = it }
         }
-        val known = runs.values.flatMapTo(HashSet()) { it.classNames }
         val counted =
-            snapshot.labelled
-                .filter { photo -> (onlyTest() || photo.isTest) && photo.label in known }
+            testPhotos(snapshot, runs.values.map { it.classNames })
                 .filter { photo -> runs.values.all { photo.label !in it.classNames || photo.entry in it.predicted } }
-                .sortedBy { it.entry }
-        val listed = counted.joinToString("\n") { "${it.entry} ${it.label}" }
-        val digest = ByteString.copyFrom(sha256(listed.toByteArray()))
+        val digest = digest(counted)
         val results =
             runs.mapValues { (_, run) ->
                 Tested(digest, BooleanArray(counted.size) { run.predicted[counted[it].entry] == counted[it].label })
@@ -172,6 +169,45 @@ internal class ModelChoice(
         store.tested(results)
         return results
     }
+
+    /**
+     * The results of the last test if the newer version and the one in use were tested together, on the photos that are
+     * there now, and can still be used; otherwise null.
+     */
+    private suspend fun lastResults(
+        kept: Kept,
+        newer: Version,
+    ): Map<Version, Tested>? {
+        val photos = newer.tested?.photos ?: return null
+        val compared = listOfNotNull(kept.inUse, newer)
+        val tested = (compared + listOfNotNull(kept.previous)).filter { it.tested?.photos == photos }
+        if (!tested.containsAll(compared)) return null
+        val now = testPhotos(album.examples(), tested.map { predictor.knownClassNames(it.announced) })
+        if (digest(now) != photos || !compared.all { canRun(it) }) return null
+        return compared.associateWith { checkNotNull(it.tested) }
+    }
+
+    /** The test photos of classes of which any of these lists has the name, in their order. */
+    private fun testPhotos(
+        photos: Examples,
+        classNames: List<List<String>>,
+    ): List<Example> {
+        val known = classNames.flatMapTo(HashSet()) { it }
+        return photos.labelled
+            .filter { photo -> (onlyTest() || photo.isTest) && photo.label in known }
+            .sortedBy { it.entry }
+    }
+
+    private fun digest(photos: List<Example>): ByteString =
+        ByteString.copyFrom(sha256(photos.joinToString("\n") { "${it.entry} ${it.label}" }.toByteArray()))
+
+    /** True if a version is here, or comes soon, and may be used here. */
+    private suspend fun canRun(version: Version): Boolean =
+        try {
+            predictor.obtain(version, mayFetch = true)
+        } catch (_: AssignmentException) {
+            false
+        }
 
     /** What a version predicts; null if it is not here or must not be used here. */
     private suspend fun run(

@@ -80,6 +80,49 @@ class ModelChoiceTest {
     }
 
     @Test
+    fun `a newer model is tested once, until there are other photos or another model`() {
+        fun tests(adoption: Adoption = Adoption.IF_BETTER): Int {
+            val before = client.engines.sumOf { it.predicted }
+            // A choice of its own each time, as after a restart.
+            runBlocking { choice(adoption).settle() }
+            return client.engines.sumOf { it.predicted } - before
+        }
+        client.album.add("cat", 5)
+        client.album.add("dog", 5)
+        announce(dogs)
+        choice(Adoption.IF_BETTER).predicted("cat")
+        // It takes every photo for a dog.
+        announce(dogs, bias = 9f)
+        assertEquals(listOf(2, 0, 0), List(3) { tests() })
+        client.album.add("dog", 5, first = 10)
+        assertEquals(listOf(2, 0), List(2) { tests() })
+        announce(dogs, bias = 8f)
+        assertEquals(listOf(2, 0), List(2) { tests() })
+        assertEquals(emptyList<Event>(), adopted)
+    }
+
+    @Test
+    fun `a newer model that the app has tested is adopted without another test, if it may still be used`() {
+        client.album.add("cow", 5)
+        announce(dogs)
+        val choice = choice(Adoption.IF_BETTER)
+        choice.predicted("cow")
+        announce(cows)
+        runBlocking { choice.testModels(null) }
+        val tests = client.engines.sumOf { it.predicted }
+        client.policy = AGREED.copy(bundles = setOf(dogs.id.toHex()))
+        runBlocking { choice.settle() }
+        assertEquals(emptyList<Event>(), adopted)
+        client.policy = AGREED
+        runBlocking { choice.testModels(null) }
+        val again = client.engines.sumOf { it.predicted }
+        assertTrue(again > tests)
+        runBlocking { choice.settle() }
+        assertEquals(again, client.engines.sumOf { it.predicted })
+        assertEquals(listOf<Event>(Event.ModelAdopted(7)), adopted)
+    }
+
+    @Test
     fun `a chosen model that must not be used any more gives way to the newest`() {
         val choice = choice(Adoption.WHEN_TOLD)
         client.album.add("cow", 5)

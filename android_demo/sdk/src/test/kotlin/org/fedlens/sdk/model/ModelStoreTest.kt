@@ -6,12 +6,11 @@ import org.fedlens.proto.v1.BlobSet
 import org.fedlens.proto.v1.CurrentModel
 import org.fedlens.proto.v1.Difference
 import org.fedlens.sdk.blob.FloatTensor
-import org.fedlens.sdk.store.Database
-import org.fedlens.sdk.store.PointedDatabase
 import org.fedlens.sdk.store.Step
 import org.fedlens.sdk.store.Stores
 import org.fedlens.sdk.store.TASK
 import org.fedlens.sdk.store.childJvm
+import org.fedlens.sdk.store.haltAtEveryPoint
 import org.fedlens.sdk.training.from
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertTrue
@@ -79,10 +78,7 @@ class ModelStoreTest {
     @get:Rule
     val folder = TemporaryFolder()
 
-    private fun open(
-        root: File,
-        openDatabase: (File) -> Database = { JdbcDatabase.open(it) },
-    ) = Stores(root, openDatabase = openDatabase)
+    private fun open(root: File) = Stores(root) { JdbcDatabase.open(it) }
 
     private fun number(version: Version?): Int =
         version
@@ -116,32 +112,21 @@ class ModelStoreTest {
 
     @Test
     fun `halted at every single point, a choice has happened wholly or not at all`() {
-        class Halt : Error()
-        var points = 0
-        do {
-            var left = ++points
-            val root = folder.newFolder("halted-$points")
-            var isOpen = false
-            val point = { _: String -> if (isOpen && --left == 0) throw Halt() }
-            var done = 0
-            try {
-                open(root) { PointedDatabase(JdbcDatabase.open(it, false), it.name, point) }.use { stores ->
-                    val store = stores.models()
-                    isOpen = true
-                    for (step in STEPS) {
-                        step(store)
-                        assertEquals(PLACES[done], places(store))
-                        done++
-                    }
-                }
-            } catch (_: Halt) {
-                open(root).use { stores ->
-                    val allowed = listOf(PLACES.getOrElse(done - 1) { "nothing" }, PLACES[done])
-                    val found = places(stores.models())
-                    assertTrue("point $points in step $done: $found", found in allowed)
+        fun begin(stores: Stores): List<() -> Unit> {
+            val store = stores.models()
+            return STEPS.mapIndexed { number, step ->
+                {
+                    step(store)
+                    assertEquals(PLACES[number], places(store))
                 }
             }
-        } while (left <= 0)
+        }
+        val points =
+            folder.haltAtEveryPoint(::begin) { stores, done, point ->
+                val allowed = listOf(PLACES.getOrElse(done - 1) { "nothing" }, PLACES[done])
+                val found = places(stores.models())
+                assertTrue("$point in step $done: $found", found in allowed)
+            }
         assertTrue("$points points", points > 40)
     }
 

@@ -33,33 +33,6 @@ fun main(arguments: Array<String>) {
     }
 }
 
-/** Calls [point] before, after and between the statements of each transaction. */
-internal class PointedDatabase(
-    private val database: Database,
-    private val name: String,
-    private val point: (String) -> Unit,
-) : Database by database {
-    override fun <T> transaction(block: (Statements) -> T): T {
-        point("the beginning of a transaction in $name")
-        val result =
-            database.transaction { db ->
-                block(
-                    object : Statements by db {
-                        override fun run(
-                            sql: String,
-                            vararg arguments: Any?,
-                        ) {
-                            db.run(sql, *arguments)
-                            point("'$sql' in $name")
-                        }
-                    },
-                )
-            }
-        point("the end of a transaction in $name")
-        return result
-    }
-}
-
 class KilledTest {
     @get:Rule
     val folder = TemporaryFolder()
@@ -91,32 +64,12 @@ class KilledTest {
 
     @Test
     fun `halted at every single point, every step has happened wholly or not at all`() {
-        class Halt : Error()
         val script = Script(seed = 20, steps = 25)
-        var points = 0
-        do {
-            var left = ++points
-            val root = folder.newFolder("halted-$points")
-            var isOpen = false
-            val point = { _: String -> if (isOpen && --left == 0) throw Halt() }
-            val openDatabase = { file: File -> PointedDatabase(JdbcDatabase.open(file, false), file.name, point) }
-            var done = 0
-            try {
-                Stores(root, point, openDatabase).use { stores ->
-                    isOpen = true
-                    for (step in script.steps) {
-                        stores.run(step)
-                        done++
-                    }
-                }
-            } catch (_: Halt) {
-                open(root).use { stores ->
-                    val step = script.steps[done]
-                    val allowed = script.snapshots.subList(done, done + 2)
-                    assertTrue("point $points within step $done, $step", stores.snapshot() in allowed)
-                }
+        val points =
+            folder.haltAtEveryPoint({ stores -> script.steps.map { { stores.run(it) } } }) { stores, done, point ->
+                val allowed = script.snapshots.subList(done, done + 2)
+                assertTrue("$point within step $done, ${script.steps[done]}", stores.snapshot() in allowed)
             }
-        } while (left <= 0)
         assertTrue("$points points", points > 100)
     }
 

@@ -24,6 +24,7 @@ internal open class SummingEngine(
     var embedded = 0
     var viewed = 0
     var extracted = 0
+    var predicted = 0
     var isClosed = false
 
     private val width get() = bundle.manifest.tensorsList.first { it.name == "fc.weight" }.shapeList[1].toInt()
@@ -112,6 +113,7 @@ internal open class SummingEngine(
         program: String,
         references: Map<String, Map<String, Tensor>>,
     ): FloatArray {
+        predicted++
         val bias = (weights.getValue("fc.bias") as FloatTensor).toArray()
         val matrix = (weights.getValue("fc.weight") as FloatTensor).toArray()
         return FloatArray(inputs.size / width * 2) { place ->
