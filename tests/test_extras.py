@@ -85,6 +85,7 @@ def test_an_extra_brings_nothing_of_the_others(extra: str, absent: set[str]) -> 
     assert distributions_of(extra) & absent == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extra", PARTS)
 def test_a_part_can_be_imported_with_its_own_extra_alone(extra: str, tmp_path: Path) -> None:
     skipped = [f"fedlens_proto.{name}" for name in _NEEDS_MORE] if extra in ("", "server") else []

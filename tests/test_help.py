@@ -40,6 +40,7 @@ def test_the_installed_program_prints_the_help_of_the_page() -> None:
     assert command_pages.trimmed(done.stdout) == command_pages.shown()["fedlens task model"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "heavy"),
     [

@@ -33,6 +33,7 @@ def test_export_writes_a_bundle_and_says_what_is_in_it(tmp_path: Path) -> None:
     assert "largest difference" not in result.stdout
 
 
+@pytest.mark.slow
 def test_check_prints_how_far_each_program_is_from_the_model(tmp_path: Path) -> None:
     result = export(tmp_path, "--input-size", "16", "--check")
 
@@ -41,6 +42,7 @@ def test_check_prints_how_far_each_program_is_from_the_model(tmp_path: Path) -> 
     assert all(float(row[2]) <= float(row[3]) == 1e-5 for row in rows[1:4])
 
 
+@pytest.mark.slow
 def test_a_bundle_gets_onnx_and_is_concatenated_as_told(tmp_path: Path) -> None:
     export(tmp_path, "--input-size", "16", "--concatenated", "2", out="with")
     export(tmp_path, "--input-size", "16", "--concatenated", "2", "--no-onnx", out="without")
@@ -53,6 +55,7 @@ def test_a_bundle_gets_onnx_and_is_concatenated_as_told(tmp_path: Path) -> None:
     assert Bundle.open(tmp_path / "with").manifest.concatenated == 2
 
 
+@pytest.mark.slow
 def test_programs_for_candidates_public_photos_and_more_are_added_as_told(tmp_path: Path, coloured: Path) -> None:
     more = ["--candidates", "1", "--public", str(coloured), "--program", "scores", "--program", "predictions"]
 

@@ -55,6 +55,7 @@ def test_a_whole_model_bundle_trains_all_layers_on_photos(whole_model: Bundle) -
     assert sorted(whole_model.initial()) == [t.name for t in manifest.tensors]
 
 
+@pytest.mark.slow
 def test_display_names_change_the_manifest_alone(tmp_path: Path, whole_model: Bundle, small_spec: ExportSpec) -> None:
     bundle = export_bundle(tmp_path / "bundle", replace(small_spec, display_names={"de": GERMAN}))
 
@@ -64,6 +65,7 @@ def test_display_names_change_the_manifest_alone(tmp_path: Path, whole_model: Bu
     assert bundle.manifest.SerializeToString(deterministic=True) == whole_model.raw
 
 
+@pytest.mark.slow
 def test_trainable_batch_norm_fills_the_last_batch_and_nothing_else_does(
     whole_model: Bundle, mobilenet: Bundle
 ) -> None:

@@ -13,6 +13,8 @@ from fedlens_export.network import IMAGENET
 from fedlens_proto.blob import Blob
 from fedlens_proto.manifest import Bundle, program
 
+pytestmark = pytest.mark.slow
+
 MODEL, SIDE = "mobilenet_v3_small", 45
 
 

@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from fedlens_edge_client.client.events import Downloaded, Event, RoundReported, RoundStarted
 from fedlens_proto.blob import Blob
 from tests.integration import federation
 from tests.integration.processes import ServerProcess
+
+pytestmark = pytest.mark.slow
 
 CLIENTS = 4
 ROUNDS = 6

@@ -141,6 +141,7 @@ async def test_so_does_a_method_with_a_plan_of_its_own(
     assert (study.model is not None) == has_global
 
 
+@pytest.mark.slow
 async def test_so_do_both_phases_of_pfedsim(
     tmp_path: Path, images: Path, exported: NewBundle, server: ServerProcess
 ) -> None:
@@ -161,6 +162,7 @@ async def test_so_do_both_phases_of_pfedsim(
     assert len(study.shown.rounds[4].members) == two_drivers.CLIENTS
 
 
+@pytest.mark.slow
 async def test_so_does_a_cohort_with_every_fault_beside_an_evaluator(
     tmp_path: Path, photos: Path, bundle: Path, server: ServerProcess
 ) -> None:

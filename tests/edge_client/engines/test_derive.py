@@ -67,6 +67,7 @@ def table(**tensors: Any) -> Tensors:
     return {name: np.array(value, np.float32) for name, value in tensors.items()}
 
 
+@pytest.mark.slow
 def test_sums_go_from_batch_to_batch_and_absent_candidates_count_nothing(engine: Engine) -> None:
     # With a bias of ln 3 for class 1 its probability is 3/4: photos of class 0 lose ln 4, those of class 1 ln 4/3.
     biased = model(classifier_bias=[0, log(3)])
@@ -272,6 +273,7 @@ def generated(engine: TorchEngine, **changed: Any) -> Tensors:
     return engine.train("step", model(), rows_of(6), batches, {}, **(given | changed))
 
 
+@pytest.mark.slow
 def test_each_step_draws_its_own_numbers_for_padding_too(drawing: TorchEngine) -> None:
     step = program(drawing.bundle.manifest, "step")
     (drawn,) = (slot for slot in step.inputs if slot.kind == pb.SLOT_KIND_UNIFORM)

@@ -53,6 +53,7 @@ def trained(engine: Engine, epochs: int = 1, weights: dict[str, Array] | None = 
     return engine.train("step", weights or dict(engine.bundle.initial()), rows_of(10), batches, hyper, {})
 
 
+@pytest.mark.slow
 def test_a_head_trained_by_executorch_is_the_one_trained_by_torch(engine: ExecutorchEngine, phone: Bundle) -> None:
     ours, theirs = trained(engine), trained(TorchEngine(phone))
 
@@ -262,6 +263,7 @@ def test_no_mutated_program_ends_the_process_that_asked_for_it(phone: Bundle, tm
     assert_none_ends_this_process(phone, tmp_path, program, range(200))
 
 
+@pytest.mark.slow
 def test_after_the_child_for_trials_has_ended_for_want_of_work_the_next_trial_starts_another(phone: Bundle) -> None:
     trials = trial.Trials(idle_s=0.5)
     message, raw = read(phone, "embed", pb.PROGRAM_FORMAT_PTE)
@@ -284,6 +286,7 @@ class Stopped(Child):
         self._process.send_signal(signal.SIGSTOP)
 
 
+@pytest.mark.slow
 def test_a_program_that_does_not_end_in_time_is_named_with_the_limit(
     phone: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,6 +91,7 @@ async def test_a_client_killed_between_training_and_receipt_delivers_the_same_by
     assert server.calls["update"] == 2
 
 
+@pytest.mark.slow
 async def test_a_client_killed_while_it_fetches_takes_part_after_all(bundle: Bundle, tmp_path: Path) -> None:
     async def begin(request: web.Request) -> None:
         response = web.StreamResponse()
@@ -105,6 +106,7 @@ async def test_a_client_killed_while_it_fetches_takes_part_after_all(bundle: Bun
     assert list(server.updates) == [1]
 
 
+@pytest.mark.slow
 async def test_a_client_killed_between_two_rounds_keeps_its_state(federation: Federation, tmp_path: Path) -> None:
     undisturbed = await federation.run(plan(), rounds=2)
 
@@ -116,6 +118,7 @@ async def test_a_client_killed_between_two_rounds_keeps_its_state(federation: Fe
     assert server.updates == undisturbed.updates
 
 
+@pytest.mark.slow
 async def test_a_client_killed_between_two_instructions_delivers_all_blobs_once_with_all_its_state(
     federation: Federation, tmp_path: Path
 ) -> None:

@@ -120,6 +120,7 @@ def test_what_does_not_fit_into_memory_is_made_again(whole_bundle: Bundle, photo
     assert engine.made == 2 * 2 + 2
 
 
+@pytest.mark.slow
 def test_stored_views_are_embedded_once_and_a_pass_takes_different_ones(
     frozen_bundle: Bundle, photos: Path, cache: FeatureCache
 ) -> None:
@@ -173,6 +174,7 @@ def test_a_photo_that_disappears_while_it_is_augmented_is_left_out(
     assert found.skipped == {photo_set.CHANGED: (f"{gone.label}/{gone.path.name}",)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["whole_bundle", "frozen_bundle"])
 async def test_a_client_learns_from_views_in_a_child_as_in_process(
     kind: str, request: pytest.FixtureRequest, federation: Federation, tmp_path: Path

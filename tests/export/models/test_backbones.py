@@ -81,6 +81,7 @@ def test_without_a_network_the_error_says_what_to_do(tmp_path: Path, monkeypatch
 
 
 # torchvision's whole networks, classifier and auxiliary heads included, are what a user has a file of.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "torchvisions", "features"),
     [

@@ -307,6 +307,7 @@ def test_what_programs_cannot_express_is_named(module: Path, change: str, head: 
     assert not (module.parent / "bundle").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "head", "warnings"),
     [
@@ -354,6 +355,7 @@ def _commands() -> list[list[str]]:
     return [shlex.split(line)[1:] for line in script.strip().splitlines()]
 
 
+@pytest.mark.slow
 def test_the_page_makes_a_bundle_that_computes_what_its_model_does(module: Path) -> None:
     module.write_text(EXAMPLE)
     for name in CLASSES:

@@ -96,6 +96,7 @@ def test_a_frozen_backbone_concatenates_what_its_head_makes_of_the_features(tmp_
     assert [list(t.shape) for t in manifest.tensors] == [[3], [3, 1024]]
 
 
+@pytest.mark.slow
 def test_the_same_export_again_gives_the_same_bytes(
     tmp_path: Path, concatenated: Bundle, small_spec: ExportSpec
 ) -> None:

@@ -340,6 +340,7 @@ def test_settings_that_cannot_be_are_refused_early(
         check_training(Training(class_names=("cat", "dog"), **settings))
 
 
+@pytest.mark.slow
 def test_a_bundle_has_the_programs_and_the_public_photos_that_are_asked_for(tmp_path: Path, coloured: Path) -> None:
     bundle = frozen_bundle(
         tmp_path / "b", objective="dynamic", candidates=2, public=coloured, programs=("scores", "dual_update")

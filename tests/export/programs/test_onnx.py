@@ -17,6 +17,8 @@ from fedlens_proto.manifest import Bundle, program
 from fedlens_proto.v1 import manifest_pb2 as pb
 from tests.export.small import frozen_bundle
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory, small_spec: ExportSpec) -> Bundle:

@@ -25,6 +25,8 @@ from fedlens_proto.manifest import Bundle, program
 from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
 
+pytestmark = pytest.mark.slow
+
 CLASSES = ("cat", "dog", "emu")
 NO_HYPER: dict[str, Hyper] = {}
 NO_TENSORS: dict[str, Tensor] = {}

@@ -26,6 +26,8 @@ from fedlens_proto.manifest import Bundle, program
 from fedlens_proto.v1 import manifest_pb2 as pb
 from tests.export.small import CLASSES, SIDE, flatten, frozen_bundle
 
+pytestmark = pytest.mark.slow
+
 Weights = dict[str, NDArray[np.float32]]
 
 

@@ -85,6 +85,7 @@ def with_program(bundle: Bundle, name: str, kind: pb.ProgramFormat, content: byt
     rewrite(bundle)
 
 
+@pytest.mark.slow
 def test_json_has_everything_of_the_manifest(bundle: Bundle) -> None:
     values = shown(bundle.folder)
 

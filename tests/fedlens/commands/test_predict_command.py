@@ -75,6 +75,7 @@ def save(model: Path, weights: bytes, bundle_id: bytes, **metadata: str) -> Path
     return model
 
 
+@pytest.mark.slow
 def test_a_trained_model_tells_new_photos_apart(bundle: Bundle, model: Path, photo: Path, tmp_path: Path) -> None:
     cat, (dog,) = photo, add_photos(tmp_path, "dog", 1, seed=99)
     result = predict(model, bundle, cat, dog)

@@ -86,6 +86,7 @@ def test_an_export_that_cannot_be_signed_ends_before_it_begins(tmp_path: Path, f
     assert not (tmp_path / "exported").exists()
 
 
+@pytest.mark.slow
 def test_an_exported_bundle_is_signed(tmp_path: Path, folder: Path) -> None:
     for name in ("cat", "dog"):
         (tmp_path / "photos" / name).mkdir(parents=True)

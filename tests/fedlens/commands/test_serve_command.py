@@ -98,6 +98,7 @@ def test_what_is_wrong_with_a_connection_is_named(folder: Path) -> None:
     assert "cannot be reached" in wrong_port
 
 
+@pytest.mark.slow
 def test_a_folder_serves_one_process_at_a_time(folder: Path) -> None:
     with serving(folder):
         second = ended(folder)

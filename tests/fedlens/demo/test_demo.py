@@ -195,6 +195,7 @@ def test_a_small_demo_on_own_photos_reads_each_once_and_names_what_it_leaves_out
     assert re.search(r"60 photos read in .* s, 60 of them by an earlier demo", again.getvalue())
 
 
+@pytest.mark.slow
 def test_a_killed_server_ends_the_demo_with_the_reason(tmp_path: Path) -> None:
     workers: list[int] = []
 

@@ -18,6 +18,8 @@ from fedlens_edge_client.training.features import space
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import manifest_pb2
 
+pytestmark = pytest.mark.slow
+
 KINDS = {
     "grey.png": Image.new("L", (40, 30), 128),
     "sixteen-bit.png": Image.fromarray(np.full((30, 40), 40_000, np.uint16)),

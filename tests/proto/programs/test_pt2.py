@@ -76,6 +76,7 @@ def test_an_attack_is_refused_by_what_was_found_and_runs_nothing(name: str, prog
     assert not marker.exists()
 
 
+@pytest.mark.slow
 def test_the_attacks_are_real_without_the_vetting(program: bytes, tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     raw = pack(sample_inputs(members_of(program), marker))

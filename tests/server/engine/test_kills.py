@@ -79,6 +79,7 @@ def check(tmp_path: Path, kills: int, seed: int) -> None:
     assert all(sha256(path.read_bytes()).hexdigest() == path.name for path in named)
 
 
+@pytest.mark.slow
 def test_kills_change_no_byte_of_the_result(tmp_path: Path) -> None:
     check(tmp_path, kills=5, seed=1)
 

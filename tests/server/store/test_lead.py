@@ -61,6 +61,7 @@ def taken_over(standby: Candidate) -> Store:
     return Store(standby)
 
 
+@pytest.mark.slow
 def test_a_standby_leads_once_the_leader_has_stopped_and_not_before(first: StateAddress, second: StateAddress) -> None:
     leader, standby = Store.open(first), Candidate.open(second)
     began = time.monotonic()
@@ -77,6 +78,7 @@ def test_a_standby_leads_once_the_leader_has_stopped_and_not_before(first: State
         assert forgotten(store) == {b"first"}
 
 
+@pytest.mark.slow
 def test_a_transaction_that_computes_for_longer_than_the_lead_lasts_keeps_it(
     first: StateAddress, second: StateAddress
 ) -> None:

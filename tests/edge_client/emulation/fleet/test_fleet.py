@@ -190,6 +190,7 @@ def test_phones_of_a_fleet_come_and_go_on_the_clock_of_their_server(
     assert len({member.client_id for found in shown.rounds for member in found.members}) > 2
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_ends_the_fleet_with_its_name(fleet_of: MakeFleet) -> None:
     config, _ = fleet_of(workers=2)
     pids: list[int] = []

@@ -103,6 +103,7 @@ def test_a_program_reaches_no_file_and_goes_on(child: Child, attempt: str) -> No
     run(child, "")
 
 
+@pytest.mark.slow
 def test_a_child_has_nothing_of_the_clients_memory(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
     # The client's secret is in its memory, and a token in its environment.
     secret, token, known_there = (secrets.token_hex(32).encode() for _ in range(3))
@@ -119,6 +120,7 @@ def test_a_child_has_nothing_of_the_clients_memory(child: Child, monkeypatch: py
     fresh.end()
 
 
+@pytest.mark.slow
 def test_a_child_inherits_no_descriptor_but_its_own(child: Child) -> None:
     # Standard streams, the link, and the two that the hostile process has opened for these tests.
     with Path(__file__).open() as theirs:
@@ -152,6 +154,7 @@ def test_a_crash_is_an_error_that_says_how_the_process_ended() -> None:
     assert [how for end, how in zip(ends_of(ENDS), ENDS.values(), strict=True) if how not in end] == []
 
 
+@pytest.mark.slow
 def test_a_program_that_does_not_end_is_ended() -> None:
     began = time.monotonic()
 
@@ -213,6 +216,7 @@ def test_a_machine_that_cannot_confine_programs_says_what_to_install(monkeypatch
     check_installed(EngineName.TORCH)
 
 
+@pytest.mark.slow
 def test_a_child_ends_with_the_client() -> None:
     fresh = hostile()
     fresh.wait_until_ready()

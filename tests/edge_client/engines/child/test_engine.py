@@ -65,6 +65,7 @@ def test_a_head_and_its_losses_are_those_of_torch_in_process(engine: Engine, hea
     assert found[0] != {name: array.tobytes() for name, array in engine.bundle.initial().items()}
 
 
+@pytest.mark.slow
 def test_a_head_is_that_of_executorch_in_process(phone: Bundle) -> None:
     child = Child(PTE)
 
@@ -82,6 +83,7 @@ def test_photos_and_logits_are_those_of_torch_in_process(engine: Engine, head: T
     assert engine.predict(weights, ROWS.inputs).tobytes() == head.predict(weights, ROWS.inputs).tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bundle", ["cnn", "norm"])
 def test_a_whole_model_is_that_of_torch_in_process(child: Child, bundle: str, request: pytest.FixtureRequest) -> None:
     own: TorchEngine = request.getfixturevalue(bundle)
@@ -253,6 +255,7 @@ async def test_a_client_whose_program_crashed_waits_with_its_bundle_and_goes_on_
     assert isinstance(goes_on, RoundReported)
 
 
+@pytest.mark.slow
 def test_what_a_child_gives_is_checked_here(head_bundle: Bundle, tmp_path: Path) -> None:
     source = b"#\nreturned = torch.full((), float('nan'))\ntorch.zeros = lambda shape, dtype: returned.expand(shape)"
     child = Child(PT2, process=HOSTILE)
