@@ -209,10 +209,12 @@ class StoryTest {
                     ).apply { writeBytes("0000ftypheic0000".toByteArray()) }
             val text = java.io.File.createTempFile("file", ".txt").apply { writeText("no photo") }
             home.pick(listOf(android.net.Uri.fromFile(heic), android.net.Uri.fromFile(text)))
-            until("explained") { home.get().isShown(R.id.problem) }
+            val format = app.resources.getQuantityString(R.plurals.refused_format, 1, 1)
+            // One after the other.
+            until("explained") { home.get().text(R.id.problem).contains(format) }
             val said = home.get().text(R.id.problem)
             assertTrue(said, said.contains(app.resources.getQuantityString(R.plurals.refused_heic, 1, 1)))
-            assertTrue(said, said.contains(app.resources.getQuantityString(R.plurals.refused_format, 1, 1)))
+            assertTrue(said, home.get().isShown(R.id.problem))
             assertEquals(0, app.photos.all.value?.size)
         }
     }
