@@ -27,7 +27,10 @@ CASES = [
     pytest.param("fedprox", ["small"], "proximal", {"hyper": {"mu": 0.1}, **FINE_TUNED}, marks=pytest.mark.slow),
     pytest.param("fedper", ["small"], "cross_entropy", {}, marks=pytest.mark.slow),
     pytest.param("fedper", ["small"], "cross_entropy", {"batch_norm": "local", **FINE_TUNED}, marks=pytest.mark.slow),
-    ("fedavg", ["small"], "cross_entropy", {"batch_norm": "local_statistics", **FINE_TUNED}),
+    pytest.param(
+        *("fedavg", ["small"], "cross_entropy", {"batch_norm": "local_statistics", **FINE_TUNED}),
+        marks=pytest.mark.slow,
+    ),
     pytest.param("fedrep", ["small"], "cross_entropy", {"options": {"extractor_epochs": 2}}, marks=pytest.mark.slow),
     pytest.param("local_only", ["small", "wide"], "cross_entropy", {}, marks=pytest.mark.slow),
 ]

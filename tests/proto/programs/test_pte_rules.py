@@ -29,6 +29,7 @@ def _at_a_pixel(photo: Tensor) -> tuple[Tensor, ...]:
     return (torch.gather(photo[0], 0, place),)
 
 
+@pytest.mark.slow
 def test_a_program_that_reads_where_a_pixel_says_is_not_lowered() -> None:
     program = lowering.trace("embed", _at_a_pixel, [torch.zeros(1, 4)])
 

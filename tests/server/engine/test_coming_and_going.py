@@ -51,6 +51,7 @@ def times(server: Arrivals, rounds: int) -> Counter[bytes]:
     return Counter(client for number in range(1, rounds + 1) for client in server.members(number))
 
 
+@pytest.mark.slow
 def test_those_who_are_always_here_do_not_take_every_place(server: Arrivals) -> None:
     crowd = client_ids(100)
     server.take(goal=4, rounds=40, presence_s=3600)
@@ -83,6 +84,7 @@ def test_with_fewer_clients_than_the_goal_each_round_ends_at_its_deadline(server
     assert lengths == [600, 600, 600]
 
 
+@pytest.mark.slow
 def test_clients_that_never_report_hold_rounds_up_only_until_each_has_missed_twice(server: Arrivals) -> None:
     crowd = client_ids(24)
     honest, idle = crowd[:12], frozenset(crowd[12:])

@@ -100,6 +100,7 @@ def test_a_transaction_that_computes_for_longer_than_the_lead_lasts_keeps_it(
         assert forgotten(leader) == {b"computed"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [b"", b"FOR KEY SHARE", b"INSERT INTO forgotten", b"COMMIT\0"])
 def test_a_leader_whose_network_stands_still_can_neither_write_nor_answer_once_another_has_followed(
     linked: Store, link: Link, second: StateAddress, sent: bytes

@@ -131,6 +131,7 @@ class Pair:
         return cast("TrainingResult | EdgeClientError", found)
 
 
+@pytest.mark.slow
 async def test_helpers_train_clients_side_by_side_to_the_same_bytes(tmp_path: Path, pool: PhotoPool) -> None:
     layers = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE, 8), nn.ReLU(), nn.Linear(8, 10))
     bundle = federation.digits_bundle(tmp_path / "bundle", layers, "two layers").folder

@@ -81,6 +81,7 @@ def test_a_state_goes_elsewhere_and_back(here: StateAddress, there: StateAddress
             assert made.result() == 3  # a task's id is given once, also if the task was deleted
 
 
+@pytest.mark.slow
 def test_a_move_that_was_stopped_is_begun_again_and_copies_the_rest(
     here: StateAddress, there: StateAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
