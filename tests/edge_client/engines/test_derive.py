@@ -28,7 +28,12 @@ ROWS = 70
 
 
 @pytest.fixture(
-    scope="module", params=[EngineName.TORCH, "child", pytest.param(EngineName.EXECUTORCH, marks=pytest.mark.slow)]
+    scope="module",
+    params=[
+        *(EngineName.TORCH, "child"),
+        # The first of these tests waits for the export of the phone's programs.
+        pytest.param(EngineName.EXECUTORCH, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+    ],
 )
 def engine(
     request: pytest.FixtureRequest, deriving: Bundle, tmp_path_factory: pytest.TempPathFactory
