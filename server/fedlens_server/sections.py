@@ -87,6 +87,7 @@ class AppSection(Section):
     @field_validator("certificates", mode="after")
     @classmethod
     def _at_least_one(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        # A `min_length` would also complain of a list whose only text is malformed: it counts the others.
         if not value:
             raise ValueError(f"found [], must be {_FINGERPRINTS}")
         return value

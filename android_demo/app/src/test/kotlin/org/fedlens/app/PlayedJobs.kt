@@ -3,14 +3,11 @@ package org.fedlens.app
 import android.app.job.JobInfo
 import android.app.job.JobParameters
 import android.app.job.JobScheduler
-import android.os.Binder
-import android.os.IInterface
 import org.fedlens.sdk.schedule.JobIds
 import org.fedlens.sdk.schedule.LearningService
+import org.fedlens.sdk.schedule.jobParameters
 import org.robolectric.Robolectric
 import org.robolectric.Shadows.shadowOf
-import org.robolectric.util.ReflectionHelpers
-import java.lang.reflect.Proxy
 
 /** Android's part in jobs: it starts what the user has asked for, ends what was cancelled, and forgets what is done. */
 internal class PlayedJobs(
@@ -45,7 +42,7 @@ internal class PlayedJobs(
     fun start(id: Int): Running {
         val info = checkNotNull(scheduler.getPendingJob(id)) { "job $id is not scheduled" }
         val service = Robolectric.buildService(LearningService::class.java).create().bind().get()
-        val job = Running(info, service, parameters(id))
+        val job = Running(info, service, jobParameters(id))
         running[id] = job
         check(service.onStartJob(job.parameters)) { "job $id has nothing to do" }
         return job
@@ -77,20 +74,6 @@ internal class PlayedJobs(
 
     /** The process has ended with what ran in it. */
     fun forget() = running.clear()
-
-    private fun parameters(id: Int): JobParameters {
-        val callback = Class.forName("android.app.job.IJobCallback")
-        val binder = Binder()
-        val system =
-            Proxy.newProxyInstance(callback.classLoader, arrayOf(callback)) { _, method, _ ->
-                binder.takeIf { method.name == "asBinder" }
-            }
-        binder.attachInterface(system as IInterface, callback.name)
-        val parameters = ReflectionHelpers.newInstance(JobParameters::class.java)
-        ReflectionHelpers.setField(parameters, "jobId", id)
-        ReflectionHelpers.setField(parameters, "callback", binder)
-        return parameters
-    }
 
     companion object {
         val REGULAR = JobIds().periodic

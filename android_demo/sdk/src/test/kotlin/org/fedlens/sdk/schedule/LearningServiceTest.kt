@@ -5,9 +5,7 @@ import android.app.Notification
 import android.app.NotificationManager
 import android.app.job.JobParameters
 import android.app.job.JobScheduler
-import android.os.Binder
 import android.os.Build
-import android.os.IInterface
 import android.os.Looper
 import kotlinx.coroutines.delay
 import kotlinx.coroutines.flow.first
@@ -38,9 +36,7 @@ import org.robolectric.RobolectricTestRunner
 import org.robolectric.RuntimeEnvironment
 import org.robolectric.Shadows.shadowOf
 import org.robolectric.annotation.Config
-import org.robolectric.util.ReflectionHelpers
 import java.io.File
-import java.lang.reflect.Proxy
 import java.net.ServerSocket
 import java.util.concurrent.ConcurrentHashMap
 import java.util.concurrent.CopyOnWriteArrayList
@@ -91,7 +87,7 @@ class LearningServiceTest {
         val fedlens = create()
         fedlens.schedule()
         assertNotNull(scheduler.getPendingJob(ids.periodic))
-        assertTrue(service.onStartJob(parameters(ids.periodic)))
+        assertTrue(service.onStartJob(jobParameters(ids.periodic)))
         val work = fedlens.jobs.works[ids.periodic]
         runBlocking { work?.join() }
         assertEquals(Background.SCHEDULED, fedlens.jobs.background.value)
@@ -116,7 +112,7 @@ class LearningServiceTest {
                 JobParameters.STOP_REASON_USER to (Background.ENDED_BY_USER to false),
             )
         for ((reason, expected) in ends) {
-            val stopped = parameters(ids.periodic, reason)
+            val stopped = jobParameters(ids.periodic, reason)
             service.onStartJob(stopped)
             assertEquals(expected.second, service.onStopJob(stopped))
             assertEquals(expected.first, fedlens.jobs.background.value)
@@ -130,7 +126,7 @@ class LearningServiceTest {
         var joined: FedLens.Federation? = null
         val fedlens = create { federation = Supplier { joined } }
         fedlens.schedule()
-        service.onStartJob(parameters(ids.periodic))
+        service.onStartJob(jobParameters(ids.periodic))
         runBlocking { fedlens.status.first { it.background == Background.GIVEN_UP } }
         assertEquals("not_enrolled", (fedlens.status.value.state as ClientState.Failed).reason)
         assertFalse("client.sqlite3" in reached)
@@ -155,7 +151,7 @@ class LearningServiceTest {
             val silent = ServerSocket(0)
             val fedlens = createWithNotification(silent)
             fedlens.schedule()
-            service.onStartJob(parameters(ids.periodic))
+            service.onStartJob(jobParameters(ids.periodic))
             assertEquals("at once", 1, shown.size())
             until { shown.allNotifications.singleOrNull()?.let(::title) == "Enrolling" }
             StopReceiver().onReceive(app, shadowOf(fedlens.stopIntent).savedIntent)
@@ -172,9 +168,9 @@ class LearningServiceTest {
         onAndroid(Build.VERSION_CODES.TIRAMISU) {
             val silent = ServerSocket(0)
             val fedlens = createWithNotification(silent)
-            service.onStartJob(parameters(ids.periodic))
-            service.onStartJob(parameters(ids.now))
-            service.onStopJob(parameters(ids.now))
+            service.onStartJob(jobParameters(ids.periodic))
+            service.onStartJob(jobParameters(ids.now))
+            service.onStopJob(jobParameters(ids.now))
             assertEquals(Background.RUNNING, fedlens.status.value.background)
             assertEquals(1, shown.size())
             fedlens.stop()
@@ -193,7 +189,7 @@ class LearningServiceTest {
 
     @Test
     fun `a process has one FedLens, and a job without one does nothing`() {
-        assertFalse(service.onStartJob(parameters(ids.periodic)))
+        assertFalse(service.onStartJob(jobParameters(ids.periodic)))
         val first = create()
         assertEquals(first, FedLens.current)
         assertThrows(IllegalStateException::class.java) { create() }
@@ -229,23 +225,5 @@ class LearningServiceTest {
         private val android: Platform,
     ) : Platform by android {
         override fun openDatabase(file: File) = android.openDatabase(file).also { note(file.name) }
-    }
-
-    private fun parameters(
-        id: Int,
-        stopReason: Int = 0,
-    ): JobParameters {
-        val callback = Class.forName("android.app.job.IJobCallback")
-        val binder = Binder()
-        val system =
-            Proxy.newProxyInstance(callback.classLoader, arrayOf(callback)) { _, method, _ ->
-                binder.takeIf { method.name == "asBinder" }
-            }
-        binder.attachInterface(system as IInterface, callback.name)
-        val parameters = ReflectionHelpers.newInstance(JobParameters::class.java)
-        ReflectionHelpers.setField(parameters, "jobId", id)
-        ReflectionHelpers.setField(parameters, "mStopReason", stopReason)
-        ReflectionHelpers.setField(parameters, "callback", binder)
-        return parameters
     }
 }
