@@ -25,6 +25,11 @@ SAME_ARGS ?=
 STUDIES ?=
 export BASE
 
+# The slow and the long tests, in parts of at most an hour. What a commit has passed is kept in .slow.
+SLOW_PARTS := 'tests/test_*.py tests/android tests/mutants tests/papers tests/proto tests/server' tests/edge_client tests/export tests/fedlens \
+  'tests/integration/test_[a-g]*' tests/integration/test_hostile_requests.py 'tests/integration/test_[i-m]*' \
+  'tests/integration/test_[n-z]*' elsewhere
+
 VENV := $(REPO)/.venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -59,10 +64,22 @@ demo: $(STAMP) ## a whole federation on this machine; PHOTOS=DIR takes your own 
 test: $(STAMP) ## the tests, but for the slow ones
 	@$(PYTEST)
 
-test-slow: $(STAMP) ## the slow and the long tests: kills, races, the README's commands, large models
-	@$(PYTEST) -m 'slow or long'
-	# At the end hundreds of databases are removed, for which no test's time limit is meant.
-	FEDLENS_TEST_STATE=elsewhere $(PYTEST) -m 'not long' -o timeout_func_only=true tests/server
+test-slow: $(STAMP) ## the slow and the long tests: kills, races, large models; a run that was stopped goes on
+	@kept=.slow/$$({ git rev-parse HEAD; git diff HEAD; } | sha256sum | cut -c1-16)
+	mkdir -p "$$kept"
+	for part in $(SLOW_PARTS); do
+	  done=$$kept/$$(tr -c 'a-z\n' - <<<"$$part")
+	  [[ -e "$$done" ]] && continue
+	  echo "-- $$part" >&2
+	  case $$part in
+	    # A single file has only one worker unless its tests are dealt out.
+	    *hostile*) $(PYTEST) -m 'slow or long' --dist load $$part ;;
+	    # At the end hundreds of databases are removed, for which no test's time limit is meant.
+	    elsewhere) FEDLENS_TEST_STATE=elsewhere $(PYTEST) -m 'not long' -o timeout_func_only=true tests/server ;;
+	    *) $(PYTEST) -m 'slow or long' $$part ;;
+	  esac
+	  touch "$$done"
+	done
 
 test-ci: $(STAMP) ## all but the long tests, as .ci/run does
 	@$(PYTEST) -m 'not long'

@@ -57,7 +57,7 @@ def test_the_tests_of_the_page_pass(example: Path) -> None:
     run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(example), "test_example.py")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_study_of_the_page_runs_its_method_and_objective_by_both_names(example: Path) -> None:
     run(FEDLENS, *COMMANDS[0].split())

@@ -1,6 +1,8 @@
 """The commands that `make` would run, read from its dry run, which changes nothing."""
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -56,6 +58,18 @@ def test_checks_are_style_types_wire_and_fresh_code() -> None:
 
     wanted = ("ruff' check", "ruff' format --check", "mypy'", "pyright'", "buf' lint", "buf' breaking", "diff -r")
     assert [part for part in wanted if part not in commands] == []
+
+
+def test_every_test_is_in_one_of_the_parts_of_the_slow_ones() -> None:
+    (list_of_parts,) = re.findall(r"^for part in (.*); do$", dry_run("test-slow"), re.MULTILINE)
+    parts = [set(REPOSITORY.glob(pattern)) for part in shlex.split(list_of_parts) for pattern in part.split()]
+
+    parts_of = {
+        file: sum(not part.isdisjoint([file, *file.parents]) for part in parts)
+        for file in (REPOSITORY / "tests").rglob("test_*.py")
+    }
+
+    assert {file: count for file, count in parts_of.items() if count != 1} == {}
 
 
 def test_android_is_tested_before_the_app_is_packaged() -> None:

@@ -104,7 +104,7 @@ def test_archives_of_no_version_or_of_two_are_named(
 
 
 @built
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_the_guides_app_is_shrunk_without_a_warning_and_reads_and_writes_the_same_messages(tmp_path: Path) -> None:
     archives = apk.archives_of("example")

@@ -237,6 +237,7 @@ async def _take_places(client: Stranger) -> None:
             await asyncio.sleep(0.05)  # or it would be told of the same place again and again
 
 
+@pytest.mark.long
 async def test_garbage_from_12000_connections_leaves_few_lines_in_the_log(server: PlainServer) -> None:
     async with honest_rounds(server) as honest:
         before = len(server.log)

@@ -15,7 +15,7 @@ DATA = 'data = "data"'
 
 
 # FedPer's clients have a state of their own, which is that of a later round than the restored server's.
-@pytest.mark.slow
+@pytest.mark.long
 async def test_clients_that_are_ahead_of_a_restored_server_go_on_with_it(
     tmp_path: Path, photos: Path, exported: NewBundle
 ) -> None:

@@ -136,8 +136,8 @@ CASES: list[tuple[str, list[str], dict[str, Any]]] = [
 ]
 
 
-# Weights alone; views; a table and its prediction; extractors side by side. The rest, and mixed fleets, are long.
-QUICKER = {"fedavg-cross_entropy", "fedclassavg-supcon", "fedproto-prototypes", "fedconcat-cross_entropy"}
+# Weights alone; a table and its prediction. The rest, and mixed fleets, are long.
+QUICKER = {"fedavg-cross_entropy", "fedproto-prototypes"}
 
 
 @pytest.mark.parametrize(

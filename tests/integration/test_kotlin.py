@@ -303,6 +303,7 @@ def deaths(seed: str) -> list[Death]:
     return FIRST_DEATHS + [Death(generator.choice(LATER), 1, generator.uniform(0.0, 0.05)) for _ in range(4)]
 
 
+@pytest.mark.long
 async def test_a_client_that_is_killed_ten_times_sends_every_update_once(
     federations: Federation, exported: Callable[[str], Path]
 ) -> None:

@@ -56,14 +56,9 @@ def trained_eagerly(
     return {name: value.detach().numpy() for name, value in head.state_dict().items()}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("mobilenet_v3_small", marks=pytest.mark.slow),
-        *(pytest.param(name, marks=pytest.mark.long) for name in ("resnet18", "efficientnet_b0")),
-    ],
-)
+@pytest.mark.parametrize("name", ["mobilenet_v3_small", "resnet18", "efficientnet_b0"])
 def test_the_head_after_one_epoch_is_the_same_from_photos_on(name: str, tmp_path: Path, cifar10: Path) -> None:
     files = sorted(cifar10.rglob("*.jpg"))[::2]
     images = np.stack([preprocessing.as_input(preprocessing.load(file, SIDE, SIDE)) for file in files])

@@ -32,7 +32,7 @@ ROWS = 70
     params=[
         *(EngineName.TORCH, "child"),
         # The first of these tests waits for the export of the phone's programs.
-        pytest.param(EngineName.EXECUTORCH, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+        pytest.param(EngineName.EXECUTORCH, marks=[pytest.mark.long, pytest.mark.timeout(600)]),
     ],
 )
 def engine(

@@ -238,7 +238,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     return Exported(export_bundle(tmp_path_factory.mktemp("lite0") / "out", spec, on_file=files.append), files)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_every_format_has_the_features_of_the_naive_network(exported: Exported, state: dict[str, Tensor]) -> None:
     photo = draw(64, count=1)

@@ -131,12 +131,12 @@ def test_photos_that_are_too_small_are_refused(name: str, least: int) -> None:
         whole_models.build(name, CLASSES, least - 1, seed=0)
 
 
-def quick_or_slow(names: Sequence[str]) -> list[Any]:
-    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in names]
+def quick_or_long(names: Sequence[str]) -> list[Any]:
+    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in names]
 
 
 # Their steps are tested where the engine's are.
-@pytest.mark.parametrize("name", quick_or_slow(LARGE))
+@pytest.mark.parametrize("name", quick_or_long(LARGE))
 def test_a_models_prediction_passes_the_vetting(name: str) -> None:
     side = max(32, paper_models.LEAST_SIDE.get(name, 0))
     network = Network(whole_models.build(name, CLASSES, side, seed=0), (3, side, side), CENTRED)
@@ -146,7 +146,7 @@ def test_a_models_prediction_passes_the_vetting(name: str) -> None:
     assert found <= parity.TOLERANCE
 
 
-@pytest.mark.parametrize("name", quick_or_slow(backbones.BACKBONES))
+@pytest.mark.parametrize("name", quick_or_long(backbones.BACKBONES))
 def test_a_backbone_passes_the_vetting(name: str) -> None:
     backbone = backbones.build(name, 64, seed=0)
     source = steps.embed(backbone, backbones.normalisation(name), (3, 64, 64))

@@ -228,13 +228,8 @@ def test_every_objective_and_optimiser_runs_on_phones(objective: str, head: str,
     assert parity.compare_epoch(source, function, weights, hyper) <= parity.TOLERANCE
 
 
-@pytest.mark.parametrize(
-    ("objective", "concatenated"),
-    [
-        pytest.param("supcon", 0, marks=pytest.mark.long),
-        pytest.param("cross_entropy", 3, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("objective", "concatenated"), [("supcon", 0), ("cross_entropy", 3)])
 def test_views_and_concatenated_extractors_are_for_phones_too(
     tmp_path: Path, objective: str, concatenated: int
 ) -> None:

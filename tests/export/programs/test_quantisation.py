@@ -133,7 +133,7 @@ print(sha256(raw).hexdigest(), sha256(b"".join(features)).hexdigest())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_another_process_quantises_to_the_same_program_which_computes_the_same_features() -> None:
     root = Path(__file__).parents[3]

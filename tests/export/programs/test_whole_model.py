@@ -202,7 +202,7 @@ def rounding(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return frozen_bundle(tmp_path_factory.mktemp("rounding") / "bundle", nn.Sequential(Rounded(), flatten()), pte=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("form", [".onnx", ".pte"])
 def test_an_int8_backbone_is_refused_where_its_numbers_would_change(rounding: Bundle, form: str) -> None:
     with pytest.raises(NotExportable, match=rf"as {form}: its backbone is int8.*take a name in \.pt2"):

@@ -123,7 +123,7 @@ def test_json_tells_of_every_program_what_it_calls_and_where(bundle: Bundle) -> 
     assert {file["error"] for program in values["programs"] for file in program["files"]} == {None}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_bundle_for_phones_tells_of_all_its_programs_what_runs_in_xnnpack(tmp_path: Path) -> None:
     bundle = export(tmp_path / "bundle", pte=True)
 

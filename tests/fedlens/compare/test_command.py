@@ -41,6 +41,7 @@ def results_in(out: Path) -> Any:
     return json.loads((out / "results.json").read_text())
 
 
+@pytest.mark.long
 def test_runs_that_work_are_reported_beside_those_that_fail(carried: Carried) -> None:
     results = results_in(carried.out)
 
@@ -209,6 +210,7 @@ def test_a_study_killed_in_a_run_goes_on_to_the_results_of_one_that_was_not(tmp_
     assert results[0] == results[1]
 
 
+@pytest.mark.long
 def test_a_study_of_people_tells_of_own_others_and_unseen_ones_by_camera(carried: Carried, tmp_path: Path) -> None:
     out = tmp_path / "people" / "out"
     digits = write_digits(tmp_path / "digits") / "train"

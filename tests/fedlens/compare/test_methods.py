@@ -81,7 +81,7 @@ def states(run: dict[str, Any]) -> set[str]:
     return {member["state"] for found in run["rounds"] for member in found["members"]}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_methods_with_tables_centres_and_public_photos_run_in_a_study(tmp_path: Path) -> None:
     methods = {label: ALL[label] for label in ("fedproto", "ifca", "kt_pfl")}

@@ -288,7 +288,7 @@ def test_parts_end_when_the_demo_is_killed(running_demo: Demo) -> None:
     assert until(lambda: gone(parts))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ctrl_c_ends_the_demo_with_status_130(running_demo: Demo) -> None:
     process, parts = running_demo
 
@@ -300,7 +300,7 @@ def test_ctrl_c_ends_the_demo_with_status_130(running_demo: Demo) -> None:
     assert gone(parts)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_demo_on_digits_learns_them(tmp_path: Path) -> None:
     config = DemoConfig(photos=None, out=tmp_path / "demo", clients=20, rounds=10, seed=1)
 

@@ -26,7 +26,7 @@ def run(seconds: int, seed: int) -> None:
     assert done.returncode == 0, f"{done.stdout[-100:]} {done.stderr[-2000:]}"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_programs_that_pass_the_vetting_touch_nothing_outside_for_a_minute() -> None:
     run(60, seed=1)
 

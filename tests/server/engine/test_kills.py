@@ -84,6 +84,7 @@ def test_kills_change_no_byte_of_the_result(tmp_path: Path) -> None:
     check(tmp_path, kills=5, seed=1)
 
 
-@pytest.mark.parametrize("seed", [pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [2, 3])
 def test_many_kills_change_no_byte_of_the_result(tmp_path: Path, seed: int) -> None:
     check(tmp_path, kills=20, seed=seed)

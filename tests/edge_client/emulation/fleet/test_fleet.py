@@ -214,7 +214,7 @@ def test_a_wrong_token_ends_the_fleet_with_the_servers_words(fleet_of: MakeFleet
     assert all("the server refuses" in failure for failure in status.failures.values())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_fleet_whose_partition_makes_photos_takes_part_with_the_model_that_it_names(
     fleet_of: MakeFleet, bundle: Bundle
 ) -> None:
@@ -262,7 +262,7 @@ def command_of(server: ServerProcess, pool: PhotoPool, state: Path, *options: st
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_parts_of_a_fleet_make_the_federation_that_the_whole_one_makes(
     pool: PhotoPool, bundle: Bundle, tmp_path: Path
 ) -> None:

@@ -65,7 +65,7 @@ def test_a_head_and_its_losses_are_those_of_torch_in_process(engine: Engine, hea
     assert found[0] != {name: array.tobytes() for name, array in engine.bundle.initial().items()}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_head_is_that_of_executorch_in_process(phone: Bundle) -> None:
     child = Child(PTE)
 

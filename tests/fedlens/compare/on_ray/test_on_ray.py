@@ -91,6 +91,7 @@ def test_a_study_on_ray_has_the_bytes_of_one_without(cluster: Any, tmp_path: Pat
     assert results_of(tmp_path / "ray", 3) == results_of(tmp_path / "calm", 3)
 
 
+@pytest.mark.long
 def test_clients_of_a_run_alone_are_trained_side_by_side_and_one_that_is_killed_again(
     cluster: Any, tmp_path: Path
 ) -> None:
