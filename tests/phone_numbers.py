@@ -6,8 +6,12 @@ For each case `FOLDER/NAME/bundle` is a bundle and `FOLDER/NAME/numbers.json` ho
 test vectors. All outputs are those of ExecuTorch; the few below `torch` are of the torch engine. Takes a minute or two.
 """
 
+import multiprocessing
+import os
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -173,11 +177,16 @@ def _derived(engine: Engine, weights: dict[str, Array], rows: Rows, generator: n
     return found
 
 
+def write(folder: Path, name: str) -> None:
+    """Write one case."""
+    bundle = export(folder / name / "bundle", CASES[name])
+    (folder / name / "numbers.json").write_bytes(document(numbers(bundle)))
+
+
 def main(folder: Path) -> None:
-    """Write all cases."""
-    for name, training in CASES.items():
-        bundle = export(folder / name / "bundle", training)
-        (folder / name / "numbers.json").write_bytes(document(numbers(bundle)))
+    """Write all cases, side by side: nearly all the time is one thread's work of lowering programs."""
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as processes:
+        list(processes.map(partial(write, folder), CASES))
 
 
 if __name__ == "__main__":
