@@ -24,7 +24,9 @@ class CaptureProvider : ContentProvider() {
     ): ParcelFileDescriptor {
         val context = context
         if (context == null || uri != ADDRESS) throw FileNotFoundException("$uri is not here")
-        return ParcelFileDescriptor.open(file(context), ParcelFileDescriptor.parseMode(mode))
+        // Whoever writes begins anew: a process that ended too early has left a photo.
+        val anew = if ('w' in mode) ParcelFileDescriptor.MODE_TRUNCATE else 0
+        return ParcelFileDescriptor.open(file(context), ParcelFileDescriptor.parseMode(mode) or anew)
     }
 
     override fun getType(uri: Uri): String = "image/jpeg"
@@ -58,15 +60,13 @@ class CaptureProvider : ContentProvider() {
     internal companion object {
         val ADDRESS: Uri = Uri.parse("content://org.fedlens.app.capture/photo.jpg")
 
-        /** A request to the camera app for one photo, into an empty [file]. */
-        fun request(context: Context): Intent {
-            file(context).delete()
-            return Intent(MediaStore.ACTION_IMAGE_CAPTURE)
+        /** A request to the camera app for one photo, which lies in [file] then. */
+        fun request(): Intent =
+            Intent(MediaStore.ACTION_IMAGE_CAPTURE)
                 .putExtra(MediaStore.EXTRA_OUTPUT, ADDRESS)
                 .addFlags(Intent.FLAG_GRANT_WRITE_URI_PERMISSION or Intent.FLAG_GRANT_READ_URI_PERMISSION)
-        }
 
-        /** The file that holds the camera app's photo until it is in the album. */
+        /** The file that holds the camera app's photo until it is in the album; for calls off the main thread. */
         fun file(context: Context): File = File(context.cacheDir, "capture.jpg").apply { parentFile?.mkdirs() }
     }
 }

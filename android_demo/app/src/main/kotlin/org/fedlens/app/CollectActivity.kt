@@ -11,7 +11,9 @@ import android.widget.Button
 import android.widget.ImageView
 import android.widget.TextView
 import kotlinx.coroutines.flow.combine
+import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.launch
+import kotlinx.coroutines.withContext
 import org.fedlens.app.Suggestions.Suggestion
 import org.fedlens.sdk.album.AlbumPhoto
 import org.fedlens.sdk.album.PhotoPicker
@@ -32,7 +34,7 @@ class CollectActivity : ScreenActivity() {
         problem = saved?.getString(PROBLEM)
         showProblem()
         findViewById<Button>(R.id.take_photo).setOnClickListener {
-            ask(CaptureProvider.request(this), TAKE, R.string.no_camera)
+            ask(CaptureProvider.request(), TAKE, R.string.no_camera)
         }
         findViewById<Button>(R.id.label_several).setOnClickListener {
             startActivity(Intent(this, LabelActivity::class.java))
@@ -151,7 +153,7 @@ class CollectActivity : ScreenActivity() {
         super.onActivityResult(requestCode, resultCode, data)
         if (resultCode != Activity.RESULT_OK) return
         when (requestCode) {
-            TAKE -> add(listOf(Uri.fromFile(CaptureProvider.file(this)))) { CaptureProvider.file(this).delete() }
+            TAKE -> add(listOf(CaptureProvider.ADDRESS)) { CaptureProvider.file(this).delete() }
             PICK -> add(PhotoPicker.picked(data)) {}
         }
     }
@@ -163,7 +165,7 @@ class CollectActivity : ScreenActivity() {
         // In the app's scope: adding continues when the user leaves the screen.
         app.scope.launch {
             app.photos.add(addresses)
-            then()
+            withContext(Dispatchers.IO) { then() }
         }
     }
 

@@ -65,7 +65,7 @@ class EnrolActivity : ScreenActivity() {
     }
 
     private fun scan() {
-        val asks = CaptureProvider.request(this)
+        val asks = CaptureProvider.request()
         try {
             startActivityForResult(asks, SCAN)
         } catch (_: ActivityNotFoundException) {
@@ -81,8 +81,11 @@ class EnrolActivity : ScreenActivity() {
         super.onActivityResult(requestCode, resultCode, data)
         if (requestCode != SCAN || resultCode != RESULT_OK) return
         app.scope.launch {
-            val picture = CaptureProvider.file(this@EnrolActivity)
-            val found = withContext(Dispatchers.IO) { QrCode.read(picture).also { picture.delete() } }
+            val found =
+                withContext(Dispatchers.IO) {
+                    val picture = CaptureProvider.file(this@EnrolActivity)
+                    QrCode.read(picture).also { picture.delete() }
+                }
             if (found == null) say(getString(R.string.scan_nothing)) else link.setText(found)
         }
     }

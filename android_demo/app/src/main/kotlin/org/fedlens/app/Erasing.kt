@@ -94,6 +94,7 @@ internal class Erasing(
         // rest.
         app.settings.wasWithdrawn = true
         app.settings.hasConsent = false
+        app.settings.stored()
         app.learning.schedule()
         app.photos.eraseAll()
         withContext(Dispatchers.IO) {

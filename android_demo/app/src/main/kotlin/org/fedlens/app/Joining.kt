@@ -51,6 +51,7 @@ internal class Joining(
                 try {
                     if (settings.link != link) leave()
                     settings.link = link
+                    settings.stored()
                     app.fedlens.client.checkIn()
                     settings.isEnrolled = true
                     app.learning.readClasses()
@@ -89,5 +90,6 @@ internal class Joining(
     private suspend fun leave() {
         app.fedlens.eraseHere()
         app.settings.link = null
+        app.settings.stored()
     }
 }

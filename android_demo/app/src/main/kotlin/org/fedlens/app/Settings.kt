@@ -1,18 +1,26 @@
 package org.fedlens.app
 
 import android.content.Context
+import android.content.SharedPreferences
+import android.os.StrictMode
+import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.asExecutor
+import kotlinx.coroutines.withContext
 import org.fedlens.sdk.Policy
 import org.fedlens.sdk.album.AlbumPhoto
 import org.fedlens.sdk.schedule.Conditions
 import java.util.Locale
 import java.util.concurrent.TimeUnit
 
-/** The owner's decisions, and the server that the phone has joined. Stored on disk; safe to use from any thread. */
+/**
+ * The owner's decisions, and the server that the phone has joined. Safe to use from any thread: a change holds at once
+ * and is stored behind the caller's back; where the order of files matters, wait for [stored].
+ */
 internal class Settings(
     context: Context,
 ) {
     private val resources = context.resources
-    private val preferences = context.getSharedPreferences("settings", Context.MODE_PRIVATE)
+    private val preferences = read(context)
 
     /** True once the owner has consented; until then nothing is sent or fetched. */
     var hasConsent by Stored("consent", false)
@@ -58,25 +66,21 @@ internal class Settings(
             return EnrolmentLink(server, token, words("pins"), words("ca"), words("publishers"), texts[0], texts[1])
         }
         set(link) {
-            preferences
-                .edit()
-                .apply {
-                    putString("server", link?.server)
-                    putString("token", link?.token)
-                    putString("pins", link?.pins?.joinToString(" "))
-                    putString("ca", link?.ca?.joinToString(" "))
-                    putString("publishers", link?.publishers?.joinToString(" "))
-                    putString("operator", link?.operator)
-                    putString("purpose", link?.purpose)
-                }.commit()
+            change {
+                putString("server", link?.server)
+                putString("token", link?.token)
+                putString("pins", link?.pins?.joinToString(" "))
+                putString("ca", link?.ca?.joinToString(" "))
+                putString("publishers", link?.publishers?.joinToString(" "))
+                putString("operator", link?.operator)
+                putString("purpose", link?.purpose)
+            }
         }
 
     /** The server that the owner was shown when consenting; null if there was none to show. */
     var consentedTo: String?
         get() = preferences.getString("consented_to", null)
-        set(server) {
-            preferences.edit().putString("consented_to", server).commit()
-        }
+        set(server) = change { putString("consented_to", server) }
 
     /** True if the owner has to be asked before this phone joins by [link]. */
     fun needsConsent(link: EnrolmentLink): Boolean = !hasConsent || consentedTo.let { it != null && it != link.server }
@@ -84,16 +88,12 @@ internal class Settings(
     /** The last known classes of the model, in its order, so that photos can be labelled offline. */
     var classNames: List<String>
         get() = preferences.getString("classes", "").orEmpty().split('\n').filter { it.isNotEmpty() }
-        set(names) {
-            preferences.edit().putString("classes", names.joinToString("\n")).commit()
-        }
+        set(names) = change { putString("classes", names.joinToString("\n")) }
 
     /** Ids of photos that show none of the classes, and that the owner is not asked about any more. */
     var setAside: Set<Long>
         get() = preferences.getStringSet("set_aside", null).orEmpty().mapTo(HashSet()) { it.toLong() }
-        set(ids) {
-            preferences.edit().putStringSet("set_aside", ids.mapTo(HashSet()) { "$it" }).commit()
-        }
+        set(ids) = change { putStringSet("set_aside", ids.mapTo(HashSet()) { "$it" }) }
 
     /** The photos that wait for a class. */
     fun unlabelled(photos: List<AlbumPhoto>): List<AlbumPhoto> {
@@ -104,9 +104,7 @@ internal class Settings(
     /** The name of each class to show, if known, in the language that comes first. */
     private var displayNames: List<String>
         get() = preferences.getString("display_names", "").orEmpty().split('\n')
-        set(lines) {
-            preferences.edit().putString("display_names", lines.joinToString("\n")).commit()
-        }
+        set(lines) = change { putString("display_names", lines.joinToString("\n")) }
 
     /** The name by which people of the phone's language know a class. */
     fun shown(name: String): String {
@@ -141,9 +139,34 @@ internal class Settings(
                 answerConfusion = tellsEvaluation && tellsClassCounts,
             )
 
-    /** Delete every decision, including consent. */
+    /** Wait until all changes so far are on disk. */
+    suspend fun stored() = withContext(Dispatchers.IO) { store() }
+
+    /** Delete every decision, including consent, and wait for the disk. */
     fun erase() {
         preferences.edit().clear().commit()
+    }
+
+    private fun change(what: SharedPreferences.Editor.() -> Unit) {
+        preferences.edit().apply(what).apply()
+        // At once: Android waits a tenth of a second, and a decision about what may leave the phone must not be lost.
+        Dispatchers.IO.asExecutor().execute(::store)
+    }
+
+    // A change of nothing, which waits for those before it.
+    private fun store() {
+        preferences.edit().commit()
+    }
+
+    // A file of a few hundred bytes, and at the first start its folder. The main thread may wait for it: without it no
+    // screen can be chosen.
+    private fun read(context: Context): SharedPreferences {
+        val policy = StrictMode.allowThreadDiskWrites()
+        try {
+            return context.getSharedPreferences("settings", Context.MODE_PRIVATE).apply { contains("consent") }
+        } finally {
+            StrictMode.setThreadPolicy(policy)
+        }
     }
 
     private fun words(key: String) = preferences.getString(key, "").orEmpty().split(' ').filter { it.isNotEmpty() }
@@ -157,13 +180,10 @@ internal class Settings(
             property: Any?,
         ): Boolean = settings.preferences.getBoolean(key, unset)
 
-        // Synchronous: a decision about what may leave the phone must not be lost.
         operator fun setValue(
             settings: Settings,
             property: Any?,
             value: Boolean,
-        ) {
-            settings.preferences.edit().putBoolean(key, value).commit()
-        }
+        ) = settings.change { putBoolean(key, value) }
     }
 }

@@ -36,6 +36,7 @@ import org.robolectric.annotation.Config
 import org.robolectric.annotation.GraphicsMode
 import java.io.ByteArrayOutputStream
 import java.util.concurrent.CountDownLatch
+import kotlin.concurrent.thread
 
 /** From consent to *What left this phone*, with the SDK's client and a server that plays the protocol. */
 @RunWith(RobolectricTestRunner::class)
@@ -134,9 +135,15 @@ class StoryTest {
         screen.press(R.id.scan)
         val asked = shadowOf(screen).nextStartedActivityForResult
         assertEquals(MediaStore.ACTION_IMAGE_CAPTURE, asked.intent.action)
-        checkNotNull(app.contentResolver.openOutputStream(CaptureProvider.ADDRESS, "w")).use { it.write(picture) }
+        write(picture)
         shadowOf(screen).receiveResult(asked.intent, android.app.Activity.RESULT_OK, null)
     }
+
+    /** What the camera app does, in a process and so a thread of its own. */
+    private fun write(picture: ByteArray) =
+        thread {
+            checkNotNull(app.contentResolver.openOutputStream(CaptureProvider.ADDRESS, "w")).use { it.write(picture) }
+        }.join()
 
     /** A photo of a QR code: askew on a grey ground, as JPEG, larger than what is decoded at once. */
     private fun qrCode(text: String): ByteArray {
@@ -181,8 +188,7 @@ class StoryTest {
             screen.press(R.id.take_photo)
             val asked = shadowOf(screen).nextStartedActivityForResult
             assertEquals(MediaStore.ACTION_IMAGE_CAPTURE, asked.intent.action)
-            val camera = app.contentResolver.openOutputStream(CaptureProvider.ADDRESS, "w")
-            checkNotNull(camera).use { it.write(Drawn.photo("cat", 1)) }
+            write(Drawn.photo("cat", 1))
             shadowOf(screen).receiveResult(asked.intent, android.app.Activity.RESULT_OK, null)
             until("in the album") { app.photos.all.value?.size == 1 && !CaptureProvider.file(app).exists() }
 
