@@ -57,7 +57,15 @@ def main(connection: Connection, config: FleetConfig, worker: int) -> None:
 
 async def _run(connection: Connection, config: FleetConfig, worker: int) -> None:
     loop = asyncio.get_running_loop()
-    stopping: asyncio.Future[None] = loop.create_future()
+    # A future for each client: at the end of every call, a shared one would search through the callbacks of all.
+    stopping: dict[int, asyncio.Future[None]] = {
+        index: loop.create_future() for index in config.clients_of_worker(worker)
+    }
+
+    def stop() -> None:
+        for each in stopping.values():
+            each.set_result(None)
+
     sending = threading.Lock()
 
     def send(message: Message) -> None:
@@ -68,7 +76,7 @@ async def _run(connection: Connection, config: FleetConfig, worker: int) -> None
         try:
             while connection.recv_bytes() != STOP:
                 pass
-            loop.call_soon_threadsafe(stopping.set_result, None)
+            loop.call_soon_threadsafe(stop)
             connection.recv_bytes()
         except (EOFError, OSError):
             # The parent has ended. All that matters is on the disk, as after any kill.
@@ -83,9 +91,9 @@ async def _run(connection: Connection, config: FleetConfig, worker: int) -> None
     ):
         clients = [
             _FleetClient(
-                config, worker, index, context, evaluators if index == EVALUATOR else trainers, disk, stopping, send
+                config, worker, index, context, evaluators if index == EVALUATOR else trainers, disk, stopped, send
             ).start()
-            for index in config.clients_of_worker(worker)
+            for index, stopped in stopping.items()
         ]
         await asyncio.gather(*clients)
     send(WorkerEnded(worker))
