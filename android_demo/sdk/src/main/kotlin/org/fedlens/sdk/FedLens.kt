@@ -208,10 +208,7 @@ public class FedLens private constructor(
         synchronized(albumLock) {
             openAlbum ?: PhotoAlbum.open(File(folder, "album"), platform).also { album ->
                 openAlbum = album
-                album.onDeleted {
-                    scope.launch { dropFeatures(album) }
-                    throw StateException(StateException.Reason.IN_USE, "their features are deleted after a training")
-                }
+                album.onDeleted { scope.launch { dropFeatures(album) } }
             }
         }
 
@@ -223,9 +220,7 @@ public class FedLens private constructor(
     /** Delete the features of deleted photos. Where that fails, the album remembers them until it is opened again. */
     private suspend fun dropFeatures(album: PhotoAlbum) {
         try {
-            val deleted = album.deleted()
-            client.dropFeatures(deleted)
-            album.forgetDeleted(deleted)
+            album.takeDeleted(client::dropFeatures)
         } catch (_: FedLensException) {
             // Such as a full disk.
         } catch (_: IllegalStateException) {

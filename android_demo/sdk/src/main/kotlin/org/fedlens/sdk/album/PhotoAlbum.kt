@@ -41,7 +41,7 @@ public class PhotoAlbum private constructor(
 ) : ExampleSource,
     Closeable {
     private val turn = Any()
-    private var listener: ((List<ByteArray>) -> Unit)? = null
+    private var listener: (() -> Unit)? = null
 
     /**
      * Add a photo.
@@ -97,8 +97,8 @@ public class PhotoAlbum private constructor(
     }
 
     /**
-     * Delete a photo and its file. Its features stay in the client's folder until the listener of [onDeleted] passes
-     * the digest to [org.fedlens.sdk.FedLensClient.dropFeatures].
+     * Delete a photo and its file. Its features stay in the client's folder until [takeDeleted] passes the digest to
+     * [org.fedlens.sdk.FedLensClient.dropFeatures].
      */
     public fun delete(id: Long) {
         remove("WHERE id = ?", id)
@@ -129,15 +129,24 @@ public class PhotoAlbum private constructor(
     }
 
     /**
-     * Sets a listener for the digests of deleted photos, so that their features are deleted too; null removes it. It is
-     * called at once with digests that no listener has taken, and after every deletion. Digests for which [take] throws
-     * a [StateException] are passed again next time.
+     * Set the listener that has [takeDeleted] called, in a coroutine of its own; null removes it. It is called at once if
+     * deleted photos wait, and after every deletion.
      */
-    public fun onDeleted(take: ((List<ByteArray>) -> Unit)?) {
+    public fun onDeleted(listener: (() -> Unit)?) {
         synchronized(turn) {
-            listener = take
-            handOver()
+            this.listener = listener
+            if (deleted().isNotEmpty()) listener?.invoke()
         }
+    }
+
+    /**
+     * Pass the digests of deleted photos to [take], which has to delete what was computed of them, and forget them then.
+     * If it throws, they are passed again next time.
+     */
+    public suspend fun takeDeleted(take: suspend (List<ByteArray>) -> Unit) {
+        val deleted = deleted().ifEmpty { return }
+        take(deleted)
+        database.transaction { db -> deleted.forEach { db.run("DELETE FROM deleted WHERE sha256 = ?", it) } }
     }
 
     /** Close the album and release its folder. */
@@ -186,28 +195,12 @@ public class PhotoAlbum private constructor(
                 }
             // After a crash here, the next `open` deletes the files.
             gone.forEach { file(it).delete() }
-            handOver()
+            if (gone.isNotEmpty()) listener?.invoke()
         }
     }
 
-    private fun handOver() {
-        val take = listener ?: return
-        val deleted = deleted().ifEmpty { return }
-        try {
-            take(deleted)
-        } catch (_: StateException) {
-            return
-        }
-        forgetDeleted(deleted)
-    }
-
-    /** Digests of deleted photos that no listener has taken. */
-    internal fun deleted(): List<ByteArray> =
+    private fun deleted(): List<ByteArray> =
         database.transaction { db -> db.query("SELECT sha256 FROM deleted") { it.bytes(0) } }
-
-    /** Forget digests of [deleted], whose features are gone. */
-    internal fun forgetDeleted(digests: List<ByteArray>): Unit =
-        database.transaction { db -> digests.forEach { db.run("DELETE FROM deleted WHERE sha256 = ?", it) } }
 
     private fun list(
         clause: String,

@@ -1,5 +1,6 @@
 package org.fedlens.sdk.album
 
+import kotlinx.coroutines.runBlocking
 import org.fedlens.jvm.JdbcDatabase
 import org.fedlens.sdk.KeyedHash
 import org.fedlens.sdk.PhotoException
@@ -147,7 +148,7 @@ class PhotoAlbumTest {
     @Test
     fun `a deleted photo is gone with its file, and what was computed of it is reported to be deleted`() {
         val deleted = ArrayList<String>()
-        album.onDeleted { digests -> deleted += digests.map { it.toHex() } }
+        album.onDeleted { deleted += taken() }
         val (one, two) = listOf(1, 2).map { album.add(photo(it), "$it", "cat") }
         album.delete(one.id)
         assertEquals(listOf(one.sha256.toHex()), deleted)
@@ -168,22 +169,36 @@ class PhotoAlbumTest {
         album.delete(ids[1])
         album.add(photo(2), "2")
         reopen()
-        album.onDeleted { throw StateException(Reason.NOT_WRITABLE, "not now") }
-        album.onDeleted { digests -> deleted += digests.map { it.toHex() } }
+        val full = StateException(Reason.NOT_WRITABLE, "not now")
+        assertEquals(full, assertThrows(StateException::class.java) { taken { throw full } })
+        album.onDeleted { deleted += taken() }
         album.onDeleted(null)
         album.delete(ids[2])
-        album.onDeleted { digests -> deleted += digests.map { it.toHex() } }
+        album.onDeleted { deleted += taken() }
+        album.onDeleted { deleted += taken() }
         assertEquals(listOf(listOf(sha256(photo(1)).toHex()), listOf(sha256(photo(3)).toHex())), deleted)
+    }
+
+    /** Digests of deleted photos, taken with what [then] does. */
+    private fun taken(then: () -> Unit = {}): List<String> {
+        val found = ArrayList<String>()
+        runBlocking {
+            album.takeDeleted { digests ->
+                then()
+                found += digests.map { it.toHex() }
+            }
+        }
+        return found
     }
 
     @Test
     fun `a photo that is still there as another copy is not reported to be deleted`() {
-        val deleted = ArrayList<ByteArray>()
-        album.onDeleted { deleted += it }
+        var calls = 0
+        album.onDeleted { calls++ }
         val first = album.add(photo(1), "1")
         album.add(photo(1), "2")
         album.delete(first.id)
-        assertEquals(0, deleted.size)
+        assertEquals(0, calls)
         assertTrue(first.file.exists())
     }
 
