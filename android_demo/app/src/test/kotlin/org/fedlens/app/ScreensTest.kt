@@ -271,6 +271,7 @@ class ScreensTest {
             yield(open<LearningActivity>().also { settled(it.get()) })
             yield(open<SentActivity>().also { settled(it.get()) })
             yield(open<DetailsActivity>(details()).also { settled(it.get()) })
+            yield(open<YourModelActivity>().also { settled(it.get()) })
             yield(open<SettingsActivity>().also { settled(it.get()) })
             yield(open<EraseActivity>())
             val photo = checkNotNull(app.photos.all.value).first()
@@ -291,7 +292,8 @@ class ScreensTest {
                 app.suggestions.all.value.values.none { it == Suggestions.Suggestion.Asking } &&
                 (screen !is SettingsActivity || screen.isShown(R.id.client_id)) &&
                 (screen !is SentActivity || screen.findViewById<ListView>(R.id.uploads).adapter.count > 2) &&
-                (screen !is LearningActivity || app.learning.journal.value != null)
+                (screen !is LearningActivity || app.learning.journal.value != null) &&
+                (screen !is YourModelActivity || app.learning.models.value != null)
         }
     }
 
