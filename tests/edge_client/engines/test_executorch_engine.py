@@ -364,7 +364,9 @@ Path(sys.argv[2]).write_bytes(engine.embed(np.full((1, 3, 8, 8), 0.5, np.float32
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("closed", [pytest.param("2>&-", marks=pytest.mark.long), "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "closed", [*(pytest.param(each, marks=pytest.mark.long) for each in ("2>&-", ">&- 2>&-")), "<&- >&- 2>&-"]
+)
 def test_programs_run_in_a_process_that_began_without_standard_streams(
     phone: Bundle, tmp_path: Path, closed: str
 ) -> None:

@@ -129,13 +129,13 @@ public class PhotoAlbum private constructor(
     }
 
     /**
-     * Set the listener that has [takeDeleted] called, in a coroutine of its own; null removes it. It is called at once if
-     * deleted photos wait, and after every deletion.
+     * Set the listener that has [takeDeleted] called, in a coroutine of its own; null removes it. It is called now and
+     * after every deletion, if deleted photos wait to be taken.
      */
     public fun onDeleted(listener: (() -> Unit)?) {
         synchronized(turn) {
             this.listener = listener
-            if (deleted().isNotEmpty()) listener?.invoke()
+            tell()
         }
     }
 
@@ -195,8 +195,12 @@ public class PhotoAlbum private constructor(
                 }
             // After a crash here, the next `open` deletes the files.
             gone.forEach { file(it).delete() }
-            if (gone.isNotEmpty()) listener?.invoke()
+            tell()
         }
+    }
+
+    private fun tell() {
+        if (deleted().isNotEmpty()) listener?.invoke()
     }
 
     private fun deleted(): List<ByteArray> =
