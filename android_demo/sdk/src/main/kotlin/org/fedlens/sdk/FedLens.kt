@@ -71,14 +71,14 @@ public class FedLens private constructor(
 
     /** What the client and its jobs do. */
     public val status: StateFlow<Status> =
-        combine(client.state, jobs.background, jobs.left) { state, background, left ->
-            Status(if (state == ClientState.Idle) left ?: state else state, background)
+        combine(client.state, jobs.status) { state, jobs ->
+            Status(if (state == ClientState.Idle) jobs.left ?: state else state, jobs.background)
         }
             // So that a change is seen as soon as the call that caused it returns.
             .stateIn(
                 scope + Dispatchers.Unconfined,
                 SharingStarted.Eagerly,
-                Status(client.state.value, jobs.background.value),
+                Status(client.state.value, jobs.status.value.background),
             )
 
     /**

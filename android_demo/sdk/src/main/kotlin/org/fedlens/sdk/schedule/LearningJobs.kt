@@ -10,6 +10,7 @@ import android.os.Build
 import android.util.Log
 import kotlinx.coroutines.Job
 import kotlinx.coroutines.flow.MutableStateFlow
+import kotlinx.coroutines.flow.StateFlow
 import org.fedlens.sdk.ClientState
 import org.fedlens.sdk.NewerAndroid
 import java.util.concurrent.ConcurrentHashMap
@@ -41,41 +42,28 @@ internal class LearningJobs(
             if (isScheduled) schedule()
         }
 
-    /** The state of the client in which the last job ended; null if that was stopped. */
-    val left = MutableStateFlow<ClientState?>(null)
-
-    /** What has become of the periodic job, or of the last one that ran. */
-    val background = MutableStateFlow(Background.OFF)
-
-    init {
-        background.value = rest
-    }
-
     /** True if the periodic job is scheduled. */
     val isScheduled: Boolean get() = scheduler.getPendingJob(ids.periodic) != null
 
-    /** What becomes of the background when a job has ended. */
-    val rest: Background
-        get() =
-            when {
-                works.isNotEmpty() -> Background.RUNNING
-                isRequested -> Background.REQUESTED
-                isScheduled -> Background.SCHEDULED
-                else -> Background.OFF
-            }
+    private val changing = MutableStateFlow(JobStatus(background(met = null), left = null))
+
+    /** What has become of the jobs. */
+    val status: StateFlow<JobStatus> = changing
+
+    private val isTooHot get() = Heat.now(context) > conditions.hottest
 
     /** Schedule the periodic job, unless it is scheduled under the same conditions. */
     fun schedule() {
         val job = periodic()
         if (scheduler.getPendingJob(ids.periodic) == job) return
-        background.value = if (request(job)) rest else Background.OUT_OF_QUOTA
+        tell(met = if (request(job)) null else Background.OUT_OF_QUOTA)
     }
 
     /** Cancel the periodic job. If it is running, it ends. */
     fun unschedule() {
         scheduler.cancel(ids.periodic)
         works[ids.periodic]?.cancel()
-        background.value = rest
+        tell()
     }
 
     /** Cancel both jobs, and no other job of the app. A running one ends. */
@@ -91,20 +79,18 @@ internal class LearningJobs(
      */
     fun scheduleNow(): Boolean {
         if (ids.now in works) return true
-        left.value = null
         isRequested = typesNow().any { request(it.build()) }
-        if (isRequested) background.value = rest
+        tell(met = status.value.background.takeUnless { isRequested }, left = null)
         return isRequested
     }
 
     /** End what is running, and what is to run now; the periodic job comes again. */
     fun stop() {
         isRequested = false
-        left.value = null
         // Android would say of a running one that it was stopped; it ends by itself.
         if (ids.now !in works) scheduler.cancel(ids.now)
         works.values.forEach { it.cancel() }
-        background.value = rest
+        tell(left = null)
     }
 
     /** A job has begun. */
@@ -114,30 +100,54 @@ internal class LearningJobs(
     ) {
         if (id == ids.now) isRequested = false
         works[id] = work
-        background.value = Background.RUNNING
+        tell(left = null)
     }
 
-    /** The work of a job has ended; false if Android had stopped the job. */
+    /**
+     * The work of a job has ended as [ending] says; null: it was cancelled.
+     *
+     * @return False if Android had stopped the job.
+     */
     fun end(
         id: Int,
         work: Job,
+        ending: Ending?,
     ): Boolean {
         if (!works.remove(id, work)) return false
-        if (works.isNotEmpty() || background.value == Background.RUNNING) background.value = rest
+        if (ending?.met == Background.GIVEN_UP) cancel()
+        tell(ending?.met, ending?.left ?: status.value.left)
         return true
     }
 
-    /** Android has stopped a job, and says [how]; false if it had ended. */
+    /** Android has stopped a job, and says [why]; false if it had ended. */
     fun stopped(
         id: Int,
-        how: Background,
+        why: Background,
     ): Boolean {
         val work = works.remove(id) ?: return false
         work.cancel()
         val isCancelled = scheduler.getPendingJob(id) == null
-        background.value = if (isCancelled || works.isNotEmpty()) rest else how
+        tell(met = (if (isTooHot) Background.TOO_HOT else why).takeUnless { isCancelled })
         return true
     }
+
+    @Synchronized
+    private fun tell(
+        met: Background? = null,
+        left: ClientState? = status.value.left,
+    ) {
+        changing.value = JobStatus(background(met), left)
+    }
+
+    /** What becomes of the background after something was [met], such as heat. */
+    private fun background(met: Background?) =
+        when {
+            works.isNotEmpty() -> Background.RUNNING
+            met != null -> met
+            isRequested -> Background.REQUESTED
+            isScheduled -> Background.SCHEDULED
+            else -> Background.OFF
+        }
 
     private fun periodic(): JobInfo {
         val job =
@@ -195,3 +205,14 @@ internal class LearningJobs(
     private fun isGranted(permission: String) =
         context.checkSelfPermission(permission) == PackageManager.PERMISSION_GRANTED
 }
+
+/**
+ * What has become of the jobs.
+ *
+ * @property background Of learning in the background.
+ * @property left The state of the client in which the last job ended; null if that was stopped, or one is running.
+ */
+internal data class JobStatus(
+    val background: Background,
+    val left: ClientState?,
+)

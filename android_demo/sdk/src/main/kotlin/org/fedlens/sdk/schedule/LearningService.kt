@@ -41,14 +41,14 @@ public class LearningService : JobService() {
             fedlens.jobs.begin(params.jobId, work)
             // At once, as Android demands of a job that the user has asked for.
             show(params, fedlens)
-            var comesAgain = false
+            var ending: Ending? = null
             try {
                 yield()
-                comesAgain = learn(params, fedlens)
+                ending = learn(params, fedlens)
             } finally {
-                val isOwn = fedlens.jobs.end(params.jobId, work)
+                val isOwn = fedlens.jobs.end(params.jobId, work, ending)
                 if (fedlens.jobs.works.isEmpty()) hide(fedlens)
-                if (isOwn) jobFinished(params, comesAgain)
+                if (isOwn) jobFinished(params, ending?.comesAgain ?: false)
             }
         }
         return true
@@ -58,9 +58,7 @@ public class LearningService : JobService() {
     override fun onStopJob(params: JobParameters): Boolean {
         val fedlens = FedLens.current ?: return false
         val reason = if (Build.VERSION.SDK_INT >= Build.VERSION_CODES.S) reason(params) else Background.INTERRUPTED
-        val isTooHot = Session(this, fedlens.client, fedlens.jobs).isTooHot
-        val wasRunning = fedlens.jobs.stopped(params.jobId, if (isTooHot) Background.TOO_HOT else reason)
-        return wasRunning && reason != Background.ENDED_BY_USER
+        return fedlens.jobs.stopped(params.jobId, reason) && reason != Background.ENDED_BY_USER
     }
 
     override fun onDestroy() {
@@ -71,7 +69,7 @@ public class LearningService : JobService() {
     private suspend fun learn(
         params: JobParameters,
         fedlens: FedLens,
-    ): Boolean =
+    ): Ending =
         coroutineScope {
             val showing =
                 launch {
@@ -80,8 +78,8 @@ public class LearningService : JobService() {
                         delay(BETWEEN_NOTIFICATIONS_MS)
                     }
                 }
-            val isAskedFor = params.jobId == fedlens.jobs.ids.now
-            Session(this@LearningService, fedlens.client, fedlens.jobs).learn(isAskedFor).also { showing.cancel() }
+            val session = Session(this@LearningService, fedlens.client, fedlens.jobs.conditions.hottest)
+            session.learn(isAskedFor = params.jobId == fedlens.jobs.ids.now).also { showing.cancel() }
         }
 
     @NewerAndroid(Build.VERSION_CODES.S)

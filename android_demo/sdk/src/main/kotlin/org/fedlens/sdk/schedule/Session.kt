@@ -22,59 +22,45 @@ import org.fedlens.sdk.StateException
 import org.fedlens.sdk.TransportException
 import java.io.IOException
 
-/** The work of one job: round after round, until there is none, or something forbids it. */
+/**
+ * The work of one job: round after round, until there is none, or something forbids it.
+ *
+ * @property hottest Thermal status above which the work ends, as in [Conditions].
+ */
 internal class Session(
     private val context: Context,
     private val client: FedLensClient,
-    private val jobs: LearningJobs,
+    private val hottest: Int,
     private val nanoTime: () -> Long = System::nanoTime,
 ) {
-    private val hottest = jobs.conditions.hottest
-
-    /** True if the phone is hotter than the conditions allow. */
-    val isTooHot: Boolean get() = Heat.now(context) > hottest
-
     /**
      * Learn.
      *
      * @param isAskedFor The user has asked for it: one round, which may also begin up to two minutes later.
-     * @return True if the same job is to come again, later each time.
      */
-    suspend fun learn(isAskedFor: Boolean): Boolean {
-        jobs.left.value = null
-        if (isTooHot) {
-            jobs.background.value = Background.TOO_HOT
-            return true
-        }
+    suspend fun learn(isAskedFor: Boolean): Ending {
+        if (Heat.now(context) > hottest) return TOO_HOT
         return try {
-            val end = merge(rounds(isAskedFor), heat(), stops(isAskedFor)).first()
-            if (isAskedFor && jobs.left.value is ClientState.Reported) learnOfModel()
-            jobs.background.value = if (end == End.TOO_HOT) Background.TOO_HOT else jobs.rest
-            end != End.DONE
+            val ending = merge(rounds(isAskedFor), heat(), stops(isAskedFor)).first()
+            if (isAskedFor && ending.left is ClientState.Reported) learnOfModel()
+            ending
         } catch (failure: FedLensException) {
-            jobs.left.value = client.state.value
             val isFinal = failure.reason in FINAL
-            if (isFinal) jobs.cancel()
-            jobs.background.value = if (isFinal) Background.GIVEN_UP else jobs.rest
-            !isFinal
+            Ending(!isFinal, client.state.value, if (isFinal) Background.GIVEN_UP else null)
         } catch (_: IOException) {
-            jobs.left.value = client.state.value
-            jobs.background.value = jobs.rest
-            true
+            Ending(true, client.state.value)
         } catch (failure: RuntimeException) {
             // Cancellation is a RuntimeException too; an app that closes the client cancels its calls.
             currentCoroutineContext().ensureActive()
             if (failure !is CancellationException) Log.e("FedLens", "a job has failed", failure)
-            jobs.background.value = jobs.rest
-            false
+            Ending(false)
         }
     }
 
-    private fun rounds(isAskedFor: Boolean): Flow<End> =
+    private fun rounds(isAskedFor: Boolean): Flow<Ending> =
         flow {
             while (client.runOnce() is Event.RoundReported && !isAskedFor) Unit
-            jobs.left.value = client.state.value
-            emit(End.DONE)
+            emit(Ending(false, client.state.value))
         }
 
     /** So that predictions are by the model which has come of the round that the user asked for. */
@@ -87,29 +73,28 @@ internal class Session(
         }
     }
 
-    private fun heat(): Flow<End> = Heat.changes(context).filter { it > hottest }.map { End.TOO_HOT }
+    private fun heat(): Flow<Ending> = Heat.changes(context).filter { it > hottest }.map { TOO_HOT }
 
     /** A phone must not stay awake for a round that is not to come soon, nor for a server that is away. */
-    private fun stops(isAskedFor: Boolean): Flow<End> {
+    private fun stops(isAskedFor: Boolean): Flow<Ending> {
         val began = nanoTime()
         val patienceMs = if (isAskedFor) PATIENCE_MS else 0
         return client.state.mapNotNull { state ->
             val ranMs = (nanoTime() - began) / NANOS_PER_MS
             when {
-                state is ClientState.Waiting && ranMs + state.retryAfterMs > patienceMs -> End.DONE
-                state is ClientState.Retrying && state.attempt >= LAST_ATTEMPT -> End.LATER
+                state is ClientState.Waiting && ranMs + state.retryAfterMs > patienceMs -> Ending(false, state)
+                state is ClientState.Retrying && state.attempt >= LAST_ATTEMPT -> Ending(true, state)
                 else -> null
-            }?.also { jobs.left.value = state }
+            }
         }
     }
-
-    private enum class End { DONE, LATER, TOO_HOT }
 
     private companion object {
         const val PATIENCE_MS = 120_000L
         const val MODEL_MS = 20_000L
         const val LAST_ATTEMPT = 3
         const val NANOS_PER_MS = 1_000_000L
+        val TOO_HOT = Ending(true, met = Background.TOO_HOT)
 
         /** Reasons that another attempt would meet again. */
         val FINAL =
@@ -123,3 +108,16 @@ internal class Session(
             )
     }
 }
+
+/**
+ * How the work of a job has ended.
+ *
+ * @property comesAgain True if the same job is to come again, later each time.
+ * @property left The state of the client; null: as before.
+ * @property met What has ended it, if the app is to be told; with [Background.GIVEN_UP] all jobs end.
+ */
+internal class Ending(
+    val comesAgain: Boolean,
+    val left: ClientState? = null,
+    val met: Background? = null,
+)

@@ -76,10 +76,10 @@ class LearningJobsTest {
         jobs.schedule()
         assertTrue(jobs.scheduleNow())
         assertEquals(setOf(1, 70, 71), scheduler.allPendingJobs.map { it.id }.toSet())
-        assertEquals(Background.REQUESTED, jobs.background.value)
+        assertEquals(Background.REQUESTED, jobs.status.value.background)
         jobs.cancel()
         assertEquals(listOf(1), scheduler.allPendingJobs.map { it.id })
-        assertEquals(Background.OFF, jobs.background.value)
+        assertEquals(Background.OFF, jobs.status.value.background)
     }
 
     @Test
@@ -100,16 +100,16 @@ class LearningJobsTest {
         val jobs = jobs()
         jobs.schedule()
         jobs.scheduleNow()
-        assertEquals(Background.REQUESTED, jobs.background.value)
+        assertEquals(Background.REQUESTED, jobs.status.value.background)
         val again = jobs()
-        assertEquals(Background.REQUESTED, again.background.value)
+        assertEquals(Background.REQUESTED, again.status.value.background)
         again.stop()
-        assertEquals(Background.SCHEDULED, again.background.value)
+        assertEquals(Background.SCHEDULED, again.status.value.background)
         assertNull(scheduler.getPendingJob(ids.now))
 
         again.scheduleNow()
         again.unschedule()
-        assertEquals(Background.REQUESTED, again.background.value)
+        assertEquals(Background.REQUESTED, again.status.value.background)
         assertEquals(listOf(ids.now), scheduler.allPendingJobs.map { it.id })
     }
 
@@ -117,10 +117,10 @@ class LearningJobsTest {
     fun `what is scheduled already is known after a restart, and is not scheduled again`() {
         jobs().schedule()
         val again = jobs()
-        assertEquals(Background.SCHEDULED, again.background.value)
+        assertEquals(Background.SCHEDULED, again.status.value.background)
         shadow.failOnJob(ids.periodic)
         again.schedule()
-        assertEquals(Background.SCHEDULED, again.background.value)
+        assertEquals(Background.SCHEDULED, again.status.value.background)
     }
 
     @Test
@@ -155,7 +155,7 @@ class LearningJobsTest {
         shadow.failOnJob(ids.now)
         val jobs = jobs()
         jobs.schedule()
-        assertEquals(Background.OUT_OF_QUOTA, jobs.background.value)
+        assertEquals(Background.OUT_OF_QUOTA, jobs.status.value.background)
         assertFalse(jobs.scheduleNow())
         assertNull(scheduler.getPendingJob(ids.periodic))
     }

@@ -90,7 +90,7 @@ class LearningServiceTest {
         assertTrue(service.onStartJob(jobParameters(ids.periodic)))
         val work = fedlens.jobs.works[ids.periodic]
         runBlocking { work?.join() }
-        assertEquals(Background.SCHEDULED, fedlens.jobs.background.value)
+        assertEquals(Background.SCHEDULED, fedlens.jobs.status.value.background)
         runBlocking { withTimeout(30_000) { fedlens.status.first { it.background == Background.SCHEDULED } } }
         assertEquals(0, runBlocking { fedlens.album() }.all().size)
         assertEquals(0, fedlens.albumAsync().get().all().size)
@@ -115,7 +115,7 @@ class LearningServiceTest {
             val stopped = jobParameters(ids.periodic, reason)
             service.onStartJob(stopped)
             assertEquals(expected.second, service.onStopJob(stopped))
-            assertEquals(expected.first, fedlens.jobs.background.value)
+            assertEquals(expected.first, fedlens.jobs.status.value.background)
         }
         fedlens.close()
         silent.close()

@@ -2,6 +2,7 @@ package org.fedlens.sdk.schedule
 
 import android.app.Application
 import android.os.PowerManager
+import kotlinx.coroutines.Job
 import kotlinx.coroutines.awaitCancellation
 import kotlinx.coroutines.runBlocking
 import org.fedlens.proto.v1.CheckInResponse
@@ -38,7 +39,13 @@ class SessionTest {
     private val run by lazy { ClientRun(server, folder.newFolder("client")) }
 
     private fun learn(isAskedFor: Boolean = false): Boolean =
-        run.client().use { client -> runBlocking { Session(app, client, jobs).learn(isAskedFor) } }
+        run.client().use { client ->
+            val work = Job()
+            jobs.begin(jobs.ids.periodic, work)
+            val ending = runBlocking { Session(app, client, jobs.conditions.hottest).learn(isAskedFor) }
+            assertTrue(jobs.end(jobs.ids.periodic, work, ending))
+            ending.comesAgain
+        }
 
     @Test
     fun `a background job takes round after round, one that was asked for takes one`() {
@@ -47,14 +54,14 @@ class SessionTest {
         assertEquals(1, server.updates.size)
         assertFalse(learn())
         assertEquals(2, server.updates.size)
-        assertEquals(Background.SCHEDULED, jobs.background.value)
+        assertEquals(Background.SCHEDULED, jobs.status.value.background)
     }
 
     @Test
     fun `a hot phone begins nothing, and one that gets hot ends what it does`() {
         power.setCurrentThermalStatus(PowerManager.THERMAL_STATUS_MODERATE)
         assertTrue(learn())
-        assertEquals(Background.TOO_HOT, jobs.background.value)
+        assertEquals(Background.TOO_HOT, jobs.status.value.background)
         assertEquals(0, server.calls.size)
 
         power.setCurrentThermalStatus(PowerManager.THERMAL_STATUS_LIGHT)
@@ -62,7 +69,7 @@ class SessionTest {
             if (it is Event.RoundStarted) power.setCurrentThermalStatus(PowerManager.THERMAL_STATUS_SEVERE)
         }
         assertTrue(learn())
-        assertEquals(Background.TOO_HOT, jobs.background.value)
+        assertEquals(Background.TOO_HOT, jobs.status.value.background)
 
         power.setCurrentThermalStatus(PowerManager.THERMAL_STATUS_NONE)
         run.onEvent = {}
@@ -93,7 +100,7 @@ class SessionTest {
     fun `a server that is away is asked again by a later job`() {
         server.trouble("check-in") { throw TransportException(TransportException.Reason.UNREACHABLE, "no network") }
         assertTrue(learn())
-        assertEquals(Background.OFF, jobs.background.value)
+        assertEquals(Background.OFF, jobs.status.value.background)
     }
 
     @Test
@@ -102,7 +109,7 @@ class SessionTest {
         run.engineOf = { throw EngineException(EngineException.Reason.RUNTIME_MISSING, "no library") }
         assertFalse(learn())
         assertFalse(jobs.isScheduled)
-        assertEquals(Background.GIVEN_UP, jobs.background.value)
+        assertEquals(Background.GIVEN_UP, jobs.status.value.background)
     }
 
     private fun waitNext(retryAfterMs: Int) {
