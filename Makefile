@@ -38,7 +38,10 @@ STAMP := $(VENV)/.installed
 # since they share what is slow to make; files run in the order that tests/conftest.py gives them.
 PYTEST := OMP_NUM_THREADS=1 '$(BIN)/pytest' -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test test-slow test-ci same size check bench papers results docs vectors android android-publish proto freeze-wire pins clean install
+# What .ci/run tests beside Android's build.
+APART := tests/edge_client tests/export tests/proto
+
+.PHONY: help demo test test-slow test-ci test-ci-apart test-ci-rest same size check bench papers results docs vectors android android-publish proto freeze-wire pins clean install
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -82,8 +85,14 @@ test-slow: $(STAMP) ## the slow and the long tests: kills, races, large models; 
 	  touch "$$done"
 	done
 
-test-ci: $(STAMP) ## all but the long tests, as .ci/run does
-	@$(PYTEST) -m 'not long'
+test-ci: test-ci-apart test-ci-rest ## all but the long tests, as .ci/run does
+
+# Tests that need nothing of Android's, and the others.
+test-ci-apart: $(STAMP)
+	@$(PYTEST) -m 'not long' $(APART)
+
+test-ci-rest: $(STAMP)
+	@$(PYTEST) -m 'not long' $(APART:%=--ignore=%)
 
 same: $(STAMP) ## numbers and models of fixed federations; BASE=COMMIT compares with what that commit gives
 	@'$(BIN)/python' -m tests.same $${BASE:+--base "$$BASE"} $(SAME_ARGS)

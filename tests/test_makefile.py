@@ -81,10 +81,10 @@ def test_android_is_tested_before_the_app_is_packaged() -> None:
 @pytest.mark.parametrize(
     ("tools", "runs"),
     [
-        (["mvn", "javac", "npm", "apksigner"], ["check", "android", "test-ci"]),
-        (["mvn", "javac", "npm"], ["check", "android APK_ARGS=--unsigned", "test-ci"]),
-        (["mvn", "javac"], ["check", "test-ci"]),
-        ([], ["check", "test-ci"]),
+        (["mvn", "javac", "npm", "apksigner"], ["-j2 --output-sync=target APK_ARGS= android check test-ci-apart"]),
+        (["mvn", "javac", "npm"], ["-j2 --output-sync=target APK_ARGS=--unsigned android check test-ci-apart"]),
+        (["mvn", "javac"], ["check test-ci-apart"]),
+        ([], ["check test-ci-apart"]),
     ],
 )
 def test_continuous_integration_runs_checks_and_all_tests_and_androids_where_it_can(
@@ -101,10 +101,17 @@ def test_continuous_integration_runs_checks_and_all_tests_and_androids_where_it_
         ["bash", REPOSITORY / ".ci" / "run"], env={"PATH": str(tmp_path)}, check=True, capture_output=True, text=True
     )
 
-    assert told.read_text().splitlines() == runs
+    assert told.read_text().splitlines() == [*runs, "test-ci-rest"]
     assert [tool for tool in ("mvn", "javac", "npm") if f"no {tool}" in done.stderr] == [
         tool for tool in ("mvn", "javac", "npm") if tool not in tools
     ]
+
+
+def test_the_two_halves_of_continuous_integrations_tests_are_all_of_them() -> None:
+    apart, rest = (re.findall(r"-m 'not long' (.*)", dry_run(f"test-ci-{half}")) for half in ("apart", "rest"))
+
+    assert [f"--ignore={folder}" for folder in apart[0].split()] == rest[0].split()
+    assert all((REPOSITORY / folder).is_dir() for folder in apart[0].split())
 
 
 def test_continuous_integration_ends_at_the_first_failure() -> None:
