@@ -51,12 +51,14 @@ def serve(
 def _serve(path: Path, log_format: LogFormatChoice, hour_lasts_s: float) -> None:
     import asyncio
 
+    from fedlens_proto.garbage import collect_rarely
     from fedlens_server.clock import FastClock
     from fedlens_server.config import ConfigError, load
     from fedlens_server.daemon import serve as serve_until_signal
     from fedlens_server.errors import StoreUnusable
     from fedlens_server.telemetry.log_lines import log_to
 
+    collect_rarely()
     log_to(sys.stderr, log_format)
     clock = None if hour_lasts_s == HOUR_S else FastClock(hour_lasts_s)
     try:

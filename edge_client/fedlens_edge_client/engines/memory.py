@@ -1,4 +1,4 @@
-"""Keep freed memory in the process, for processes that train all the time.
+"""Memory of processes that train all the time.
 
 A training step allocates new tensors for all weights. glibc returns large blocks to the system as soon as they are
 freed, so every step pays for fresh pages: two to three times the cost of the arithmetic with 50 million weights.
@@ -6,6 +6,8 @@ freed, so every step pays for fresh pages: two to three times the cost of the ar
 
 import ctypes
 import sys
+
+from fedlens_proto.garbage import collect_rarely
 
 _M_TRIM_THRESHOLD = -1
 _M_TOP_PAD = -2
@@ -16,14 +18,15 @@ _TOP_PAD = 64 << 20
 
 
 def keep_freed_memory() -> bool:
-    """Make glibc keep freed memory for the rest of the process; do nothing on other systems.
+    """Make glibc keep freed memory for the rest of the process, which other systems lack, and collect garbage rarely.
 
     The process then holds its peak memory. Call this before starting threads: they share one arena afterwards, because
     arenas of threads cannot hold large blocks.
 
     Returns:
-        Whether the setting took effect.
+        Whether glibc keeps it.
     """
+    collect_rarely()
     if not sys.platform.startswith("linux"):
         return False
     try:

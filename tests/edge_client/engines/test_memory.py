@@ -6,9 +6,10 @@ import sys
 import pytest
 
 SCRIPT = """
-import resource
+import gc, resource
 from fedlens_edge_client.engines.memory import keep_freed_memory
 assert keep_freed_memory()
+assert gc.get_threshold() == (10_000, 10, 10)
 for turn in range(2):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(20):
