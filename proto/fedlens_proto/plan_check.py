@@ -64,6 +64,8 @@ def check(
     """
     _need(plan.format == FORMAT, "format", f"local plan of format {plan.format or 'unset'}; this version runs {FORMAT}")
     _check_sizes_and_names(plan)
+    percent, most = plan.validation_percent, MAX_VALIDATION_PERCENT
+    _need(percent <= most, "rows", f"{percent} % for validation; 1 to {most} are allowed")
     known: dict[str, Value] = {}
     for instruction in plan.instructions:
         _check_instruction(instruction, plan, manifest, known)
@@ -166,9 +168,8 @@ def _check_rows(
     else:
         targets = any(slot.kind == manifest_pb2.SLOT_KIND_TARGET for slot in found.inputs)
         _need(not targets, "rows", f"{named}: it has targets, which only public rows have")
-    percent = plan.validation_percent
-    _need(percent <= MAX_VALIDATION_PERCENT, "rows", f"{percent} % for validation; 1 to {MAX_VALIDATION_PERCENT} are")
-    _need(rows != pb.ROWS_VALIDATION or percent > 0, "rows", f"{named}: the plan sets no photos apart for it")
+    is_set_apart = rows != pb.ROWS_VALIDATION or plan.validation_percent > 0
+    _need(is_set_apart, "rows", f"{named}: the plan sets no photos apart for it")
 
 
 def _check_hyper(found: manifest_pb2.Program, values: Iterable[pb.HyperValue], manifest: manifest_pb2.Manifest) -> None:

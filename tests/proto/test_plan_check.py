@@ -142,6 +142,7 @@ _FAULTS: list[tuple[str, str, _Change]] = [
     ("rows", "targets of train photos", _set(lambda p: p.instructions[TOWARDS].train, rows=pb.ROWS_TRAIN)),
     ("rows", "not set apart", lambda p: p.ClearField("validation_percent")),
     ("rows", "51 percent", _set(lambda p: p, validation_percent=51)),
+    ("rows", "51 percent, nothing takes rows", lambda p: p.CopyFrom(plan(assemble("start"), validation_percent=51))),
     ("unused", "weights", lambda p: p.instructions.append(assemble("late"))),
     ("unused", "read by itself alone", lambda p: p.instructions.append(train("late", "trained"))),
     ("upload", "derived weights", _set(lambda p: p.uploads[0], value="mixed")),
@@ -258,6 +259,7 @@ def test_uploaded_tables_may_have_64_mebibytes_in_all() -> None:
     "legal",
     [
         pytest.param(pb.LocalPlan(format=1), id="nothing but num_examples"),
+        pytest.param(plan(assemble("start"), validation_percent=50), id="50 percent, nothing takes rows"),
         pytest.param(
             plan(
                 assemble("start", pb.Rule(source=source("initial", state="model"))),

@@ -94,6 +94,10 @@ def _faults() -> dict[str, Change]:
             binding = plan.instructions[mixed].derive.bindings[0]
             binding.source.value = f"more-{number}"
 
+    def without_rows(plan: pb.LocalPlan) -> None:
+        del plan.instructions[start + 1 :], plan.keeps[:], plan.uploads[:], plan.evaluations[1:]
+        plan.validation_percent = 99
+
     return {
         "a later format": lambda p: setattr(p, "format", 2),
         "no format": lambda p: p.ClearField("format"),
@@ -115,6 +119,11 @@ def _faults() -> dict[str, Change]:
         "a derive on a program that trains": lambda p: setattr(p.instructions[sums].derive, "program", "step"),
         "a training with a program that derives": lambda p: setattr(p.instructions[trained].train, "program", "sums"),
         "an evaluation with a program that trains": lambda p: setattr(p.evaluations[0], "program", "step"),
+        # the sound plan uploads a difference, whose check reads the programs and bindings of all evaluations
+        "an evaluation with a program that is not there": lambda p: setattr(p.evaluations[1], "program", "total"),
+        "a reference that the program of an evaluation lacks": lambda p: setattr(
+            p.evaluations[1].bindings[0], "reference", "previous"
+        ),
         "an instruction of no kind": lambda p: p.instructions[start].ClearField("assemble"),
         "a value used before it is made": lambda p: setattr(p.instructions[towards].train, "start", "trained"),
         "a value that nothing makes": lambda p: setattr(p.keeps[0], "value", "medians"),
@@ -172,6 +181,7 @@ def _faults() -> dict[str, Change]:
         "targets of train photos": lambda p: setattr(p.instructions[towards].train, "rows", pb.ROWS_TRAIN),
         "validation photos that are not set apart": lambda p: p.ClearField("validation_percent"),
         "51 percent for validation": lambda p: setattr(p, "validation_percent", 51),
+        "99 percent for validation, without a program that takes rows": without_rows,
         "a value that nothing reads": lambda p: p.instructions.add(
             value="late", assemble=p.instructions[start].assemble
         ),

@@ -58,6 +58,9 @@ def plan(settings: TaskSettings, bundles: tuple[TaskBundle, ...]) -> tuple[Metho
         log.exception("a method failed")
         found = f"{settings.method!r}, which failed with {type(error).__name__}: {error}"
         raise SettingsError("method", found, "one that can plan this task") from error
+    if settings.release == "manual" and method.per_client:
+        allowed = f'"auto" with {settings.method}, whose clients have state of their own that no release takes back'
+        raise SettingsError("release", '"manual"', allowed)
     checks.need_phases(task, phases)
     if settings.dp is not None:
         need_private(task, phases)

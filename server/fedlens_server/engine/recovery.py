@@ -118,7 +118,7 @@ def _task(federation: Federation, row: Row[Any]) -> Task:
             evaluated_by={evaluator.client for evaluator in evaluators},
         )
     task.lengths.extend(_lengths(store, task_id))
-    participation.load_exhausted(federation, task)
+    task.exhausted = participation.exhausted(federation, task, task.settings.max_participations)
     task.round = _round(federation, task)
     return task
 
@@ -137,6 +137,7 @@ def _round(federation: Federation, task: Task) -> Round | None:
         phase=row.phase,
         state=row.state,
         deadline=federation.clock.elapsed() + _left_s(federation, task, row.started_at),
+        started=_started(federation, row.started_at if task.settings.by_arrival else row.opened_at),
         members={
             member.client: Member.of_row(member, store.blobs.size)
             for member in store.read(of_round.order_by(members.client))
@@ -152,9 +153,14 @@ def _round(federation: Federation, task: Task) -> Round | None:
         for client, member in current.members.items():
             if member.state == admin_pb2.MEMBER_STATE_PENDING:
                 current.held.hold(client, until, member.bundle if member.phase == current.phase else None)
-    if participation.counts(task):
+    if participation.counts(task.settings):
         participation.load(federation, task, current.members)
     return current
+
+
+def _started(federation: Federation, at: float | None) -> float | None:
+    """A time by `Clock.now` as one by `Clock.elapsed`, in the past."""
+    return None if at is None else federation.clock.elapsed() - max(0.0, federation.clock.now() - at)
 
 
 def _left_s(federation: Federation, task: Task, started_at: float | None) -> float:

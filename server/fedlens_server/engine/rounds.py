@@ -356,7 +356,7 @@ def _open(
     if not cohort.population:
         return None  # resumes when a client enrols
     members = members_of(federation, transaction, task, cohort, task.round, {})
-    if participation.counts(task):
+    if participation.counts(task.settings):
         participation.load(federation, task, members)
     deadline = federation.clock.elapsed() + task.settings.deadline_s
     return _written(federation, transaction, task, cohort, members, deadline)
@@ -377,6 +377,7 @@ def _written(
         phase=cohort.phase,
         state=admin_pb2.ROUND_STATE_OPEN,
         deadline=deadline,
+        started=None if task.settings.by_arrival else federation.clock.elapsed(),
         members=members,
         sitting_out=cohort.sitting_out,
         population=cohort.population,

@@ -200,7 +200,7 @@ class Task:
         if self.settings.over_selection is not None:
             return self.settings.over_selection
         keeps = any(phase.plan.keeps for phase in self.phases)
-        return 1.0 if keeps or self.values.clients else 1.3
+        return 1.0 if keeps or self.method.per_client or self.values.clients else 1.3
 
     @property
     def places(self) -> int:

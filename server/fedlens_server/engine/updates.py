@@ -330,7 +330,7 @@ def _write(federation: Federation, transaction: Transaction, membership: Members
     if counts:
         canaries.reported(transaction, task, ended.bundle)  # before its place is free, as `canaries.room` expects
     view.write_member(federation, transaction, current, client, ended)
-    if counts and participation.counts(task):
+    if counts and participation.counts(task.settings):
         participation.reported(transaction, task, client, current.number)
     elif task.settings.by_arrival and ended.state == admin_pb2.MEMBER_STATE_QUARANTINED:
         participation.quarantined(transaction, task, client, federation.clock.now())

@@ -286,6 +286,7 @@ def for_task(task: TaskPlan) -> Method:
             download=method.download,
             aggregate=method.aggregate,
             admit=method.admit if method.admits else None,
+            per_client=True,
         )
 
     method = keeping_norms(without_norms, task)

@@ -7,7 +7,8 @@ Paper: Li et al., ICLR 2021, https://arxiv.org/abs/2102.07623, Algorithm 1.
     w_{0,k}    client state `norms`   BatchNorm's weights, biases and statistics of client k, which never leave it
 
 A client without client state starts from the bundle's initial BatchNorm. Nobody has one BatchNorm for all, so there is
-no global model; personal evaluation measures the clients' models.
+no global model; personal evaluation measures the clients' models. On whole models without BatchNorm it is FedAvg, and
+has a global model; a frozen-backbone bundle that trains no BatchNorm is refused.
 
 Deviations: clients are weighted by numbers of examples, as in FL-bench; the authors' code weighs them alike. BatchNorm
 is told by the kind of a tensor; by "bn" in names, as in that code, a ResNet's `downsample.1` is missed.
@@ -49,8 +50,12 @@ def for_task(task: TaskPlan) -> Method:
     """FedBN for a task.
 
     Raises:
-        SettingsError: The task sets options or `batch_norm`; its bundles cannot be averaged or have no BatchNorm.
+        SettingsError: The task sets options or `batch_norm`; its bundles cannot be averaged, or have a frozen backbone
+            and no BatchNorm.
     """
     options.read(task.settings, {})
     bundles.need_equal(task)
+    whole = all(each.bundle_class == manifest_pb2.BUNDLE_CLASS_WHOLE_MODEL for each in task.ordinary)
+    if whole and task.settings.batch_norm == "average" and not bundles.tensors(task, NORMS):
+        return fedavg.for_task(task)
     return keeping_norms(fedavg.for_task, task)

@@ -292,6 +292,7 @@ def for_task(task: TaskPlan) -> Method:
         download=method.download,
         aggregate=method.aggregate,
         admit=None if method.clustered is not None else method.admit,
+        per_client=True,
     )
 
 

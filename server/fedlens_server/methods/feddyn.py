@@ -9,7 +9,7 @@ Paper: Acar et al., ICLR 2021, https://arxiv.org/abs/2111.04263, Algorithm 1.
     h^t             shared["duals"] / m         mean of all duals
     m               tools.population            all clients of the task
     P_t             updates                     clients whose updates arrived
-    alpha           hyper-parameter alpha       strength of the pull, > 0
+    alpha           hyper-parameter alpha       strength of the pull, > 0; the same for the clients of all bundles
 
 Client: minimise `L_k(theta) - <grad L_k, theta> + alpha/2 |theta - theta^{t-1}|^2`; then
 `grad L_k := grad L_k - alpha (theta_k^t - theta^{t-1})`. Server: `h := h - alpha/m sum_k (theta_k^t - theta^{t-1})`;
@@ -145,14 +145,14 @@ class _FedDyn:
         return Computed(self.trained, computed)
 
 
-def local_plan(task: TaskPlan, *, on_server: bool) -> pb.LocalPlan:
+def local_plan(task: TaskPlan, alpha: float, *, on_server: bool) -> pb.LocalPlan:
     """The local plan: FedAvg's, with the client's dual from the server or from its own state."""
     start = source(value=START)
     dual = source(download=DUAL) if on_server else source(state=DUAL)
     found = whole_model_plan(
         task,
         bindings=[bind(GLOBAL, start), bind(DUAL, dual)],
-        hyper=bundles.hyper_of(task, "step"),
+        hyper={**bundles.hyper_of(task, "step"), "alpha": alpha},
         keeps=[] if on_server else [keep(DUAL, DUAL)],
     )
     if on_server:
@@ -163,7 +163,7 @@ def local_plan(task: TaskPlan, *, on_server: bool) -> pb.LocalPlan:
         bind("start", start),
         bind("trained", source(value=TRAINED)),
         bind(DUAL, dual),
-        hyper=bundles.hyper_of(task, "dual_update"),
+        hyper={**bundles.hyper_of(task, "dual_update"), "alpha": alpha},
     )
     found.instructions.append(update)
     return found
@@ -187,5 +187,7 @@ def for_task(task: TaskPlan) -> Method:
         raise SettingsError("hyper.alpha", f"{alpha:g}", "above 0 for feddyn, which divides by it")
     trained = tuple(t.name for t in first.tensors if t.kind != manifest_pb2.TENSOR_KIND_BUFFER)
     method = _FedDyn(alpha=alpha, on_server=on_server, trained=trained)
-    phases = single_phase(task, local_plan(task, on_server=on_server))
-    return Method(phases=phases, begin=method.begin, download=method.download, aggregate=method.aggregate)
+    phases = single_phase(task, local_plan(task, alpha, on_server=on_server))
+    return Method(
+        phases=phases, begin=method.begin, download=method.download, aggregate=method.aggregate, per_client=True
+    )

@@ -12,16 +12,17 @@ Paper: Zhang et al., ICLR 2021, https://arxiv.org/abs/2012.08565, Equations 4 an
 
 The client derives w_n and its next start, the sum of the models with w_n > 0 in proportion to w_n, else its own model,
 by the bundle's programs `compare`, `gain` and `blend`. It never trains on validation photos. The server adds w_n to P
-and sends i the M participants of the last round with the greatest P_in; ties: the lowest id.
+and sends i the M participants of the last round with the greatest P_in; ties: the lowest id. A client that enrols after
+that round prefers nobody yet, so it gets the M with the lowest ids.
 
 **It gives the models of clients to other clients.** A task must therefore say `share_models = true`.
 
 Deviations: the base is the client's own model of its last round (one of the choices in the authors' code), and is no
 candidate. Epsilon falls by 0.05 a round, as in that code. The mean over clients of a sub-federation is no candidate.
 
-State: the arrays `preferences` and `others`, the rows of clients whose models each client gets, -1 for none; of each
-client its `slot` in both and, if it took part in the last round, `model`, the uploaded blob itself. Who was forgotten
-is in no download from then on.
+State: the arrays `preferences` and `others`, the rows of clients whose models each client gets, -1 for none, the last
+row for all who have no slot yet; of each client its `slot` in both and, if it took part in the last round, `model`, the
+uploaded blob itself. Who was forgotten is in no download from then on.
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,6 +60,7 @@ PREFERENCES, OTHERS, ROUND = "preferences", "others", "round"
 OWN, LOSSES, GAIN = "own", "losses", "gain"
 LESS_RANDOM = 0.05
 NOBODY = -1
+NEWCOMER = -1  # row of `others` for clients without a slot: the last one
 OPTIONS = {
     "share_models": options.flag(default=False),
     "others": options.whole(1, 64),
@@ -127,10 +129,11 @@ class _FedFomo:
             preferences = with_gains(preferences, slots[update.client], sent, update.values[GAIN]["score"])
         taking_part = [slots[update.client] for update in trained]
         chance = max(0.0, self.random - LESS_RANDOM * number)
-        others = np.full((size_of(slots), self.others), NOBODY, np.int64)
-        for _, row in sorted(slots.items()):
+        others = np.full((size_of(slots) + 1, self.others), NOBODY, np.int64)
+        liking = [(row, preferences[row]) for _, row in sorted(slots.items())]
+        for row, own in [*liking, (NEWCOMER, np.zeros(size_of(slots)))]:
             candidates = [each for each in taking_part if each != row]
-            chosen = preferred(preferences[row], candidates, self.others)
+            chosen = preferred(own, candidates, self.others)
             if chance > 0 and tools.generator.random() < chance:
                 chosen = tools.generator.permutation(candidates)[: self.others].tolist()
             others[row, : len(chosen)] = chosen
@@ -142,9 +145,9 @@ class _FedFomo:
 
     def _sent(self, state: State, slots: Mapping[bytes, int], client: bytes) -> dict[str, int]:
         """The row of the client whose model each download of a client is; rows of forgotten clients are left out."""
-        if client not in slots or OTHERS not in state.shared:
+        if OTHERS not in state.shared:
             return {}
-        chosen: NDArray[np.int64] = state.shared[OTHERS][slots[client]]
+        chosen: NDArray[np.int64] = state.shared[OTHERS][slots.get(client, NEWCOMER)]
         there = set(slots.values())
         return {_other(j): int(row) for j, row in enumerate(chosen) if int(row) in there}
 
@@ -185,7 +188,9 @@ def for_task(task: TaskPlan) -> Method:
     others = bundles.room(task, "others", chosen["others"])
     method = _FedFomo(others=others, random=chosen["random"])
     phases = single_phase(task, local_plan(task, others, chosen["validation_percent"]))
-    return Method(phases=phases, begin=method.begin, download=method.download, aggregate=method.aggregate)
+    return Method(
+        phases=phases, begin=method.begin, download=method.download, aggregate=method.aggregate, per_client=True
+    )
 
 
 def _other(j: int) -> str:

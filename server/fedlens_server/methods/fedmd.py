@@ -84,4 +84,10 @@ def for_task(task: TaskPlan) -> Method:
         mean = consensus([LazyTensor(table, SCORES, shape, np.dtype(np.float32)) for table in tables])
         return after.with_shared(**{TEACHER: {SCORES: mean}})
 
-    return Method(phases=phases, begin=lambda phase, state, tools: state, download=download, aggregate=aggregate)
+    return Method(
+        phases=phases,
+        begin=lambda phase, state, tools: state,
+        download=download,
+        aggregate=aggregate,
+        per_client=True,
+    )

@@ -146,4 +146,10 @@ def for_task(task: TaskPlan) -> Method:
     need_comparison(task, "importance")
     method = FedSoft(clusters=bundles.room(task, "clusters", chosen["clusters"]), start=chosen["start"])
     phases = single_phase(task, local_plan(task, method.clusters, method.start), model_rules())
-    return Method(phases=phases, begin=method.begin, download=method.download, aggregate=method.aggregate)
+    return Method(
+        phases=phases,
+        begin=method.begin,
+        download=method.download,
+        aggregate=method.aggregate,
+        per_client=method.start == BEST,
+    )

@@ -12,8 +12,10 @@ Paper: Long et al., World Wide Web 2023, https://arxiv.org/abs/2108.08647, Algor
 
 Round: a client trains its centre; M step: a centre is the mean of the clients of the round that trained it, weighted
 by n_k; E step: every client with an upload goes to the nearest centre, over all float tensors, ties to the lowest.
-The first assignment is random and balanced; all centres begin as the initial model. A client that never uploaded keeps
-its first assignment, and a centre without clients stays. A forgotten client's upload is in no step from then on.
+The first assignment is random and balanced; all centres begin as the initial model. A client that enrols later begins
+at the centre that its id, a hash, gives modulo K: whoever comes or goes during a round, it is the centre that it
+trains. A client that never uploaded keeps its first assignment, and a centre without clients stays. A forgotten
+client's upload is in no step from then on.
 
 Variant `paper` has the printed order: E with the old centres, then M with the new assignment, the plain mean of the
 last uploads of all its clients, then training.
@@ -79,12 +81,8 @@ class FeSEM:
         return None if client is None else {CENTRE: state.shared[centre(self.place(state, client))]}
 
     def place(self, state: State, client: bytes) -> int:
-        """The centre of a client; of one that is new the centre with the fewest clients."""
-        own = state.of(client).get(CENTRE)
-        if own is not None:
-            return int(own)
-        taken = [entries[CENTRE] for entries in state.clients.values() if CENTRE in entries]
-        return int(np.argmin(np.bincount(taken, minlength=self.clusters)))
+        """The centre of a client; of one without an entry by its id alone, so that it is the same all round."""
+        return int(state.of(client).get(CENTRE, int.from_bytes(client) % self.clusters))
 
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """The centres and the clients' places."""
@@ -135,4 +133,6 @@ def for_task(task: TaskPlan) -> Method:
     bundles.need_equal(task)
     method = FeSEM(clusters=chosen["clusters"], variant=chosen["variant"])
     phases = single_phase(task, local_plan(task))
-    return Method(phases=phases, begin=method.begin, download=method.download, aggregate=method.aggregate)
+    return Method(
+        phases=phases, begin=method.begin, download=method.download, aggregate=method.aggregate, per_client=True
+    )

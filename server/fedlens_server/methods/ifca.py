@@ -7,6 +7,7 @@ Paper: Ghosh et al., NeurIPS 2020, https://arxiv.org/abs/2006.04088, Algorithm 1
     theta_j     shared["centre-<j>"]      centre j
     j^          values["choice"]          1 for the client's centre, 0 for all others, float32[K]
     theta~_i    values["weights"]         model of client i after training its centre
+    -           sent["centre-<j>"]        theta_j as client i decoded it; the codec of downloads may round
     M_t         updates                   clients whose updates arrived
     gamma       options.server_rate       step of gradient averaging
 
@@ -19,8 +20,8 @@ chose it, weighted by their numbers of examples; nobody: it stays. Gradient aver
 Centre 0 begins as the initial model; the others as that model with the entries of each tensor of two or more dimensions
 permuted, because equal centres would send all clients to centre 0.
 
-Deviation: the gradient of option I is the whole change of the weights, theta_j - theta~_i; with `steps` 1 and a
-batch that holds all photos it is the paper's, times the learning rate.
+Deviation: the gradient of option I is the whole change of the weights, theta_j - theta~_i, with theta_j as the client
+had it; with `steps` 1 and a batch that holds all photos it is the paper's, times the learning rate.
 """
 
 from collections.abc import Mapping, Sequence
@@ -79,19 +80,23 @@ def chosen_centre(scores: Array) -> int:
     return int(np.argmax(scores))
 
 
-def gradient_step(tensor: Array, gradients: Sequence[Tensor], rate: float, clients: int) -> NDArray[np.float32]:
+def gradient_step(
+    tensor: Array, trained: Sequence[Tensor], sent: Sequence[Tensor], rate: float, clients: int
+) -> NDArray[np.float32]:
     """One tensor of a centre after gradient averaging, `theta_j - (gamma / |M|) sum_i g_i`, float32.
 
     Args:
         tensor: theta_j before the round, float.
-        gradients: Of the clients that chose the centre.
+        trained: theta~_i of the clients that chose the centre; `g_i` is what each started from less this.
+        sent: The theta_j that each of them started from.
         rate: gamma.
         clients: |M|, all clients of the round.
 
     Source: arXiv:2006.04088, Algorithm 1, option I.
     """
-    weights = np.concatenate([[1.0], np.full(len(gradients), -rate / clients)])
-    return linear_combination([tensor, *gradients], weights)
+    step = rate / clients
+    weights = np.concatenate([[1.0], np.full(len(trained), step), np.full(len(sent), -step)])
+    return linear_combination([tensor, *trained, *sent], weights)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,26 +131,28 @@ class Ifca:
         for k in range(self.clusters):
             before = state.shared[centre(k)]
             members = [i for i, choice in enumerate(choices) if choice == k]
+            theirs = [models[i] for i in members]
             if self.averaging == MODELS:
-                new[centre(k)] = mean_set([models[i] for i in members], [counts[i] for i in members], before)
+                new[centre(k)] = mean_set(theirs, [counts[i] for i in members], before)
             else:
-                new[centre(k)] = self._moved(before, [models[i] for i in members], len(trained))
+                sent = [trained[i].sent[centre(k)] for i in members]
+                new[centre(k)] = self._moved(before, theirs, sent, len(trained))
         if self.shared:
             like = state.shared[centre(0)]
             common = {name: weighted_mean(lazily(models, name, like[name]), counts) for name in sorted(self.shared)}
             new = {name: {**model, **common} for name, model in new.items()}
         return state.with_shared(**new)
 
-    def _moved(self, before: TensorSet, models: Sequence[TensorSet], clients: int) -> TensorSet:
+    def _moved(
+        self, before: TensorSet, models: Sequence[TensorSet], sent: Sequence[TensorSet], clients: int
+    ) -> TensorSet:
         if not models:
             return before
         found = {}
         for name in before:
             tensor, theirs = before[name], lazily(models, name, before[name])
             if tensor.dtype.kind == "f":
-                # Of each gradient theta_j - theta~_i the server adds up the two parts.
-                left = 1.0 - self.server_rate * len(models) / clients
-                found[name] = gradient_step(left * tensor, theirs, -self.server_rate, clients)
+                found[name] = gradient_step(tensor, theirs, lazily(sent, name, tensor), self.server_rate, clients)
             else:
                 found[name] = maximum(theirs, [1] * len(theirs))
         return found

@@ -329,7 +329,9 @@ def for_task(task: TaskPlan) -> Method:
         phases = phases_with_teacher(task, PREDICTIONS, epochs)
         summed = {SCORES: prod(scores_shape(task))}
     method = _KTpFL(**chosen, summed=summed, own=own)
-    return Method(phases=phases, begin=method.begin, download=method.download, aggregate=method.aggregate)
+    return Method(
+        phases=phases, begin=method.begin, download=method.download, aggregate=method.aggregate, per_client=True
+    )
 
 
 def _shares(coefficients: Matrix, clients: int) -> tuple[Matrix, Matrix | None]:

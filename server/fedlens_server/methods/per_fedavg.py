@@ -7,7 +7,7 @@ Paper: Fallah, Mokhtari, Ozdaglar, NeurIPS 2020, https://arxiv.org/abs/2002.0794
     A_k         updates                 clients whose updates arrived
     w_{k+1}^i   values["weights"]       model of client i after its meta steps
     alpha       hyper-parameter alpha   rate of the inner step, and of the adaptation
-    beta        the bundle's rates      of the meta step
+    beta        the bundle's rates      of the meta step; momentum is 0 unless the task sets it
     tau         epochs or steps         local meta steps, each over one batch: half of it is D1, half D2
     -           client state `adapted`  the client's own model: one epoch of gradient descent from w_k
 
@@ -15,7 +15,8 @@ The bundle's objective says which gradient a step takes: `meta_fo` the first-ord
 (HF). Program `fine_tune` adapts. As in the paper, the mean over clients is plain.
 
 Deviations: `adapted` starts from the model that the client downloaded, not from the mean of the same round, which it
-gets in its next round. A batch that ends an epoch is not dropped; it is halved as well.
+gets in its next round. A batch that ends an epoch is not dropped; it is halved as well. A bundle may have another
+optimiser than SGD for the meta step.
 """
 
 from collections.abc import Sequence
@@ -67,9 +68,10 @@ def for_task(task: TaskPlan) -> Method:
     bundles.need_equal(task)
     if bundles.hyper_value(settings, task.ordinary[0], "alpha") <= 0:
         raise SettingsError("hyper.alpha", 0, "above 0 for per_fedavg, whose clients adapt with it")
+    plain = settings.model_copy(update={"hyper": {"momentum": 0.0, **settings.hyper}})
     local_plan = plan(
         assemble(START, rule(source(download=GLOBAL))),
-        train(settings, hyper=bundles.hyper_of(task, "step")),
+        train(settings, hyper=bundles.hyper_of(replace(task, settings=plain), "step")),
         train(settings, FINE_TUNED, program=FINE_TUNE, epochs=1, hyper=bundles.hyper_of(task, FINE_TUNE)),
         keeps=[keep(ADAPTED, FINE_TUNED)],
         uploads=[upload(settings, base=GLOBAL)],

@@ -207,4 +207,6 @@ def for_task(task: TaskPlan) -> Method:
         for name, download, rounds in planned
         if rounds
     )
-    return Method(phases=phases, begin=method.begin, download=method.download, aggregate=method.aggregate)
+    return Method(
+        phases=phases, begin=method.begin, download=method.download, aggregate=method.aggregate, per_client=True
+    )

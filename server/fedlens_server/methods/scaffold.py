@@ -150,4 +150,6 @@ def for_task(task: TaskPlan) -> Method:
     hyper = {**plain_sgd.without_momentum(task), "alpha": 0.0}
     local_plan = whole_model_plan(task, bindings=bindings, hyper=hyper)
     phases = single_phase(task, local_plan)
-    return Method(phases=phases, begin=method.begin, download=method.download, aggregate=method.aggregate)
+    return Method(
+        phases=phases, begin=method.begin, download=method.download, aggregate=method.aggregate, per_client=True
+    )

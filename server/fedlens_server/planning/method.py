@@ -209,6 +209,8 @@ class Method:
             them ascending by client id. Raises `NothingToAggregate` if they give no new state.
         admit: The state with clients taken in that have caught up with the intake of a phase, given their updates;
             called before `aggregate`. None: no phase has an intake.
+        per_client: Whether single clients have a state, here or on their phones, that goes with the shared one: then
+            neither can be taken back alone, and no client trains for nothing.
     """
 
     phases: tuple[Phase, ...]
@@ -216,6 +218,7 @@ class Method:
     download: Download
     aggregate: Aggregate
     admit: Aggregate | None = None
+    per_client: bool = False
 
 
 class Shared(IntEnum):

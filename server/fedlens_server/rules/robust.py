@@ -12,6 +12,7 @@ Rules get the updates that were frozen with the round, ascending by client id, a
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from statistics import median
 from typing import NamedTuple
 
@@ -74,19 +75,21 @@ def exclude(updates: Sequence[Update]) -> tuple[list[Update], dict[bytes, str]]:
 def clip(updates: Sequence[Update], last: Bounds | None, tensors: Tensors) -> tuple[list[Update], Bounds | None]:
     """The updates with changes at most as large as the median one, and the medians.
 
-    Integers, such as BatchNorm's batch counter, become the median of all.
+    Integers, such as BatchNorm's batch counter, become the median of all. A median of 0, such as that of buffers that
+    honest training leaves alone, takes the whole change of the others back.
 
     Args:
         updates: Of a round.
-        last: The medians of the task's last round; fewer than 3 updates are clipped to them.
+        last: The medians of the task's last round; fewer than 3 updates are clipped to them. There 0 bounds nothing:
+            a task with so few clients could never move again.
         tensors: Names of buffers and integers.
     """
     known = _trained(updates)
-    bounds = last
+    bounds, used = last, None if last is None else Bounds(last.trained or inf, last.buffers or inf)
     if len(known) >= FEWEST_TO_CLIP:
-        bounds = Bounds(median(each.trained for each in known), median(each.buffers for each in known))
+        bounds = used = Bounds(median(each.trained for each in known), median(each.buffers for each in known))
     integers = {name: _lower_median(updates, name) for name in sorted(tensors.integers)}
-    return [_clipped(update, bounds, tensors.buffers, integers) for update in updates], bounds
+    return [_clipped(update, used, tensors.buffers, integers) for update in updates], bounds
 
 
 def cap(updates: Sequence[Update]) -> list[Update]:
@@ -128,7 +131,7 @@ def _clipped(
 
 
 def _factor(norm: float, bound: float) -> float:
-    return bound / norm if 0 < bound < norm else 1.0
+    return bound / norm if bound < norm else 1.0
 
 
 def _lower_median(updates: Sequence[Update], name: str) -> Array | None:

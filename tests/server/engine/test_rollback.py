@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 
@@ -14,9 +15,11 @@ from fedlens_server.engine import assignments
 from fedlens_server.engine.operators import rollback
 from fedlens_server.engine.operators.access import Operator
 from fedlens_server.errors import Malformed, TaskDiffers
+from fedlens_server.planning.task_settings import SettingsError
 from tests.server.bundles import tiny_bundle
 from tests.server.engine.arrivals import Arrivals
 from tests.server.fakes import ALICE, BOB, CAROL, Bench
+from tests.server.methods.test_feddyn import dynamic
 
 KIM = Operator(name="kim", role=admission_pb2.TOKEN_ROLE_OPERATE)
 
@@ -150,8 +153,28 @@ def test_state_of_single_clients_is_a_reason_to_refuse(patchwork: Bench) -> None
     patchwork.advance()
     assert patchwork.show().task.rounds_committed == 1
 
-    with pytest.raises(TaskDiffers, match="'patchwork' has state of single clients on the server"):
+    with pytest.raises(TaskDiffers, match="'patchwork' has state of single clients"):
         roll_back(patchwork, 1)
+
+
+@pytest.mark.parametrize("dual", ["server", "client"])
+def test_a_method_whose_clients_have_state_gives_no_place_for_nothing_and_takes_nothing_back(
+    server: Arrivals, dual: str
+) -> None:
+    manifest = dynamic().parsed
+    for each in manifest.programs:
+        if not each.files:
+            each.files.extend(manifest.programs[0].files)
+    bundle = replace(dynamic(), manifest=manifest.SerializeToString(deterministic=True))
+    asked = {"method": "feddyn", "options": {"dual": dual}, "over_selection": None, "goal": 2}
+
+    with pytest.raises(SettingsError, match='release: found "manual", must be "auto" with feddyn'):
+        server.take(bundle, **asked, release="manual")
+    server.take(bundle, **asked)
+
+    assert server.task.places == 2
+    with pytest.raises(TaskDiffers, match="'feddyn' has state of single clients"):
+        roll_back(server, 1)
 
 
 def test_clients_predict_with_the_released_model_alone(server: Arrivals) -> None:

@@ -1,13 +1,14 @@
 import numpy as np
 import pytest
 
+from fedlens_proto.v1 import manifest_pb2
 from fedlens_server.methods.fedavg import average
 from fedlens_server.planning.task_settings import SettingsError
 from tests.server.bundles import tiny_bundle
 from tests.server.fakes import ALICE, BOB
 from tests.server.methods.golden import cases
 from tests.server.methods.programs import check_plans
-from tests.server.methods.tasks import after, begun, made, update
+from tests.server.methods.tasks import after, begun, changed, made, update
 from tests.server.networks import network, weights
 
 OWN = {"norm", "buffer"}
@@ -37,8 +38,20 @@ def test_it_is_fedavg_with_batch_norm_that_stays_with_the_clients() -> None:
     assert other.download(other.phases[0], begun(other), None) is not None
 
 
-def test_without_batch_norm_one_is_told_to_use_fedavg() -> None:
+def test_on_a_whole_model_without_batch_norm_it_is_fedavg() -> None:
+    method, other = made("fedbn", tiny_bundle()), made("fedavg", tiny_bundle())
+
+    assert method.phases == other.phases
+    state = after(method, begun(method), [update(ALICE, weights(1.0), 1), update(BOB, weights(4.0), 2)])
+    assert state.shared["global"]["fc.bias"][0] == 3.0
+    assert sorted(method.download(method.phases[0], state, None) or {}) == ["global"]
+
+
+def test_a_frozen_backbone_without_batch_norm_and_the_tasks_own_setting_are_refused() -> None:
+    frozen = changed(tiny_bundle(), bundle_class=manifest_pb2.BUNDLE_CLASS_FROZEN_BACKBONE)
     with pytest.raises(SettingsError, match=r"manifests\[0\]: found model 'tiny' without BatchNorm .*; else use"):
-        made("fedbn", tiny_bundle())
+        made("fedbn", frozen)
+    with pytest.raises(SettingsError, match='batch_norm: found "local", must be left out: with fedbn'):
+        made("fedbn", tiny_bundle(), batch_norm="local")
     with pytest.raises(SettingsError, match='batch_norm: found "local_statistics", must be left out: with fedbn'):
         made("fedbn", batch_norm="local_statistics")

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedlens_proto.v1 import manifest_pb2
 from fedlens_server.methods.arithmetic.inferred_labels import from_bias
 from fedlens_server.planning.method import Method, State
 from fedlens_server.planning.task_settings import SettingsError
@@ -13,7 +14,7 @@ from tests.server.concatenated import concatenated
 from tests.server.fakes import ALICE, BOB, CAROL
 from tests.server.methods.centres import choosing
 from tests.server.methods.golden import cases
-from tests.server.methods.tasks import PROXIMAL, after, made, tools, update
+from tests.server.methods.tasks import PROXIMAL, after, changed, made, tools, update
 from tests.server.methods.test_ifca import answer
 from tests.server.networks import network, weights
 
@@ -47,6 +48,16 @@ def test_clients_whose_biases_moved_alike_are_in_one_cluster() -> None:
     assert upload.tensors.roles
     hyper = {each.name: each.value for each in method.phases[0].plan.instructions[1].train.hyper_values}
     assert hyper["momentum"] == 0.0
+
+
+def test_labels_by_bias_need_bundles_that_train_alike() -> None:
+    rate = manifest_pb2.HyperParameter(name="lr_classifier", default_value=0.2, maximum=10.0)
+    bundles = (network(), changed(network(), hyper_parameters=[rate]), concatenated(2))
+    options = {"clusters": 2, "classifier_rounds": 1}
+
+    made("fedconcat", *bundles, options=options)
+    with pytest.raises(SettingsError, match=r"manifests\[1\].hyper_parameters: found other names"):
+        made("fedconcat", *bundles, options={**options, "labels": "bias"})
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,19 @@ def test_gains_are_for_those_whose_model_the_slot_held_also_after_somebody_was_f
     np.testing.assert_array_equal(joined.shared["preferences"][:, bob_row], np.eye(4)[bob_row])
 
 
+def test_who_enrols_after_the_last_round_gets_its_first_models_and_gains_of_them_count() -> None:
+    method = method_of()
+    state = round_of(method, begun(method), answer(ALICE, 1.0), answer(BOB, 2.0), answer(CAROL, 3.0))
+    assert got(method, state, EVE) == {"other-0": 1.0, "other-1": 2.0}
+    without_bob = replace(state, clients={c: own for c, own in state.clients.items() if c != BOB})
+    assert got(method, without_bob, EVE) == {"other-0": 1.0}
+
+    later = round_of(method, without_bob, answer(EVE, 5.0, [0.5, 7.0]), population=(ALICE, CAROL, DAVE, EVE))
+
+    # Eve takes Bob's row, the second one; slot 1 held nobody's model.
+    np.testing.assert_array_equal(later.shared["preferences"][later.clients[EVE]["slot"]], [0.5, 1.0, 0.0, 0.0])
+
+
 def test_only_models_of_the_last_round_are_kept() -> None:
     method = method_of()
     state = round_of(method, begun(method), answer(ALICE, 1.0), answer(BOB, 2.0))

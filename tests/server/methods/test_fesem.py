@@ -98,12 +98,26 @@ def test_uploads_of_earlier_rounds_move_with_the_centres_and_forgotten_ones_do_n
     assert list(later.clients) == [ALICE]
 
 
-def test_a_new_client_goes_to_the_centre_with_the_fewest_clients() -> None:
+def test_new_clients_are_spread_by_their_ids() -> None:
     method = made("fesem", PROXIMAL, options={"clusters": 2})
-    state = placed(alice=0, bob=0, carol=1)
+    state = placed(alice=0, bob=0, carol=0)
 
-    assert (method.download(method.phases[0], state, DAVE) or {})["centre"] is state.shared["centre-1"]
+    found = [(method.download(method.phases[0], state, IDS[k]) or {})["centre"] for k in range(4)]
+
+    # Bytes that are all k are an odd number exactly if k is odd.
+    assert [each["fc.bias"][0] for each in found] == [0.0, 10.0, 0.0, 10.0]
     assert method.download(method.phases[0], state, None) is None
+
+
+def test_a_new_clients_model_counts_for_the_centre_that_it_trained_though_others_were_forgotten_meanwhile() -> None:
+    method = made("fesem", PROXIMAL, options={"clusters": 2})
+    state, new = placed(alice=0, bob=0, carol=1), IDS[1]
+    assert (method.download(method.phases[0], state, new) or {})["centre"] is state.shared["centre-1"]
+
+    without_alice_and_bob = State(shared=state.shared, clients={CAROL: state.clients[CAROL]})
+    later = after(method, without_alice_and_bob, [update(new, weights(12.0))])
+
+    assert [later.shared[f"centre-{k}"]["fc.bias"][0] for k in range(2)] == [0.0, 12.0]
 
 
 def test_one_cluster_is_fedavg_and_the_order_of_arrival_changes_no_bit() -> None:

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from tests.server.fakes import ALICE, BOB, CAROL
 from tests.server.methods.centres import choosing
 from tests.server.methods.golden import cases
 from tests.server.methods.programs import check_plans
-from tests.server.methods.tasks import PROXIMAL, after, begun, made
+from tests.server.methods.tasks import PROXIMAL, after, begun, made, tools
 from tests.server.networks import network, weights
 
 
@@ -76,16 +77,39 @@ def test_each_centre_is_the_mean_of_those_that_chose_it_by_their_photos() -> Non
 
 
 def test_gradients_are_divided_by_all_clients_of_the_round() -> None:
-    # 5 - 2 / 4 * (1 + 3) = 3
-    np.testing.assert_array_equal(
-        gradient_step(np.array([5.0], np.float32), [np.array([1.0], np.float32), np.array([3.0], np.float32)], 2.0, 4),
-        3.0,
-    )
+    five, four, two = (np.array([value], np.float32) for value in (5.0, 4.0, 2.0))
+    np.testing.assert_array_equal(gradient_step(five, [four, two], [five, five], 2.0, 4), 3.0)  # 5 - 2 / 4 * (1 + 3)
     method = made("ifca", choosing(), options={"averaging": "gradients", "server_rate": 0.5})
 
     state = after(method, begun(method, 1.0), [answer(ALICE, 3.0, 0), answer(BOB, 7.0, 1)])
 
     assert biases(state) == [1.5, 2.5]  # 1 + 0.5 / 2 * (3 - 1); 1 + 0.5 / 2 * (7 - 1)
+
+
+def test_a_gradient_is_from_what_the_client_was_sent_so_that_rounding_on_the_way_moves_no_centre() -> None:
+    method = made("ifca", choosing(), options={"averaging": "gradients", "server_rate": 100})
+    (phase,), state = method.phases, begun(method, 0.1)  # as float16 0.09998
+    sent = {
+        name: {key: tensor.astype(np.float16).astype(tensor.dtype) for key, tensor in model.items()}
+        for name, model in (method.download(phase, state, ALICE) or {}).items()
+    }
+    untrained = answer(ALICE, 0.0, 1)
+    unchanged = replace(untrained, sent=sent, values={**untrained.values, "weights": sent["centre-1"]})
+
+    found = method.aggregate(phase, state, [unchanged], tools())
+
+    for name, tensor in state.shared["centre-1"].items():
+        np.testing.assert_array_equal(found.shared["centre-1"][name], tensor)
+
+
+def test_gradients_are_summed_without_rounding_in_between() -> None:
+    method = made("ifca", choosing(), options={"averaging": "gradients", "server_rate": 1000})
+    start = np.float32(0.1)
+
+    state = after(method, begun(method, float(start)), [answer(ALICE, float(np.nextafter(start, np.float32(1))), 0)])
+
+    # From 1/16 to 1/8 floats are 2^-27 apart, so this is the 1000th after 0.1.
+    assert biases(state)[0] == float(start) + 1000 * 2**-27
 
 
 def test_a_shared_extractor_is_the_mean_over_all() -> None:

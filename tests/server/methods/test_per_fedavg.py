@@ -42,12 +42,24 @@ def test_clients_adapt_the_download_for_one_epoch_and_keep_what_they_predict_wit
         ("step", "start", 3),
         ("fine_tune", "start", 1),
     ]
-    assert {each.name: each.value for each in meta.hyper_values} == {"alpha": 0.5, "lr_classifier": 0.2}
+    assert {each.name: each.value for each in meta.hyper_values} == {
+        "alpha": 0.5,
+        "lr_classifier": 0.2,
+        "momentum": 0.0,
+    }
     assert {each.name: each.value for each in tune.hyper_values} == {"alpha": 0.5}
     assert [(each.state, each.value) for each in phase.plan.keeps] == [("adapted", "fine_tuned")]
     assert [(each.source.state, each.source.download) for each in phase.model_rules] == [("adapted", GLOBAL)]
     assert [each.label for each in phase.plan.evaluations] == ["start", "trained", "fine_tuned"]
     assert phase.plan.uploads[0].base == GLOBAL
+
+
+def test_a_task_may_set_momentum() -> None:
+    (phase,) = made("per_fedavg", adapting(), hyper={"momentum": 0.5}).phases
+
+    _, meta, tune = (each.train for each in phase.plan.instructions)
+    assert {each.name: each.value for each in meta.hyper_values} == {"momentum": 0.5}
+    assert not tune.hyper_values
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -3,6 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedlens_proto.v1 import manifest_pb2
 from fedlens_server.methods.scaffold import next_control
 from fedlens_server.planning.method import NothingToAggregate, State
 from fedlens_server.planning.task_settings import SettingsError
@@ -14,11 +15,16 @@ from tests.server.methods.test_feddyn import TRAINED
 from tests.server.networks import network, weights
 
 
-def correcting(optimiser: str = "sgd") -> TinyBundle:
-    """With objective `dynamic`; batches of 4, learning rates 0.1 and 0.5."""
+def correcting(optimiser: str = "sgd", *, rate: float = 0.5, batch: int = 4) -> TinyBundle:
+    """With objective `dynamic`; learning rates 0.1 and `rate`."""
     extended = Extended("dynamic")
     extended.step.optimiser = optimiser
-    extended.hyper(extended.step, "lr_extractor", 0.5)
+    extended.manifest.batch = batch
+    by_row = (manifest_pb2.SLOT_KIND_INPUT, manifest_pb2.SLOT_KIND_LOGITS)
+    for program in extended.manifest.programs:
+        for slot in (each for each in (*program.inputs, *program.outputs) if each.kind in by_row):
+            slot.shape[0] = batch
+    extended.hyper(extended.step, "lr_extractor", rate)
     extended.hyper(extended.step, "alpha", 0.0)
     extended.refer(extended.step, "global", TRAINED)
     extended.refer(extended.step, "dual", TRAINED, optional=True)
@@ -116,3 +122,17 @@ def test_the_plan_has_no_pull_and_no_momentum() -> None:
 def test_what_does_not_fit_is_refused(bundle: TinyBundle, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         made("scaffold", bundle, **settings)
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (correcting("adam"), r"manifests\[1\].optimiser: found 'adam', must be 'sgd' for scaffold"),
+        (correcting(batch=8), r"manifests\[1\].batch: found 8, must be 4, the first bundle's for scaffold"),
+        (correcting(rate=0.25), r"manifests\[1\].hyper_parameters: found other .*, must be the first bundle's for"),
+    ],
+)
+def test_bundles_that_train_otherwise_than_the_first_are_refused(second: TinyBundle, message: str) -> None:
+    made("scaffold", correcting(), correcting())
+    with pytest.raises(SettingsError, match=message):
+        made("scaffold", correcting(), second)

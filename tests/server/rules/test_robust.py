@@ -73,11 +73,11 @@ def test_no_more_than_half_are_left_out_and_a_second_time_clips_nothing(lengths:
 
     clipped, bounds = robust.clip(kept, None, TENSORS)
     longest = max(np.abs(changes(clipped)))
-    assert bounds is None or bounds.trained == 0 or longest <= bounds.trained * (1 + 1e-4) + 1e-6
+    assert bounds is None or longest <= bounds.trained * (1 + 1e-4) + 1e-6
 
 
 def test_changes_are_scaled_to_the_median_one() -> None:
-    # The median of 1, 2 and 8 is 2; of the buffers' 0, 0 and 3 it is 0, which bounds nothing.
+    # The median of 1, 2 and 8 is 2; of the buffers' 0, 0 and 3 it is 0.
     clients = client_ids(3)
     given_ones = [update(clients[0], 1.0), update(clients[1], 2.0), update(clients[2], -8.0, 3.0)]
 
@@ -85,7 +85,7 @@ def test_changes_are_scaled_to_the_median_one() -> None:
 
     assert bounds == Bounds(trained=2.0, buffers=0.0)
     assert changes(clipped) == [1.0, 2.0, -2.0]
-    assert clipped[2].values[WEIGHTS]["bn.mean"] == [3.0]
+    assert clipped[2].values[WEIGHTS]["bn.mean"] == [0.0]
     buffer = np.empty(2, np.float32)
     assert span(clipped[2].values[WEIGHTS], "fc.weight", 0, 2, buffer).tolist() == [-1.0, 1.0]
     assert given_ones[2].values[WEIGHTS]["fc.weight"].tolist() == [-7.0, 1.0]  # nothing was changed in place
@@ -96,6 +96,15 @@ def test_two_updates_are_clipped_to_the_medians_of_the_round_before() -> None:
     assert changes(clipped) == [1.0, 3.0]
     assert bounds == Bounds(trained=3.0, buffers=1.0)
     assert changes(robust.clip(updates(1.0, 9.0), None, TENSORS)[0]) == [1.0, 9.0]
+
+
+def test_a_median_of_0_holds_the_others_in_its_own_round_and_nobody_in_the_next() -> None:
+    unmoved = [update(client, 1.0, buffer) for client, buffer in zip(client_ids(6), (0, 0, 0, 0, 0, 1e30), strict=True)]
+    clipped, bounds = robust.clip(robust.exclude(unmoved)[0], None, TENSORS)
+    assert [each.values[WEIGHTS]["bn.mean"][0] for each in clipped] == [0.0] * 6
+
+    assert bounds == Bounds(trained=1.0, buffers=0.0)
+    assert robust.clip(unmoved[:2], Bounds(trained=0.0, buffers=0.0), TENSORS)[0] == unmoved[:2]
 
 
 def test_who_trained_on_nothing_says_nothing_of_the_median() -> None:

@@ -17,6 +17,7 @@ from fedlens_proto.v1 import admin_pb2
 from fedlens_server.engine.cohorts.members import Participation, Round
 from fedlens_server.engine.task import Task
 from fedlens_server.engine.view import Federation
+from fedlens_server.planning.task_settings import TaskSettings
 from fedlens_server.store import Transaction, schema
 from fedlens_server.store.dialects import insert
 
@@ -50,37 +51,41 @@ def load(federation: Federation, task: Task, clients: Iterable[bytes]) -> None:
         task.participations.setdefault(client, participation)
 
 
-def load_exhausted(federation: Federation, task: Task) -> None:
-    """Bring into memory who has taken part in a task as often as it may."""
-    limit = task.settings.max_participations
-    if limit is not None:
-        rows = select(_columns.client).where(_columns.task == task.id, _columns.times >= limit)
-        task.exhausted = {row.client for row in federation.store.read(rows)}
+def exhausted(federation: Federation, task: Task, limit: int | None) -> set[bytes]:
+    """Who has taken part in a task so often or more; reads the database, as of the last commit."""
+    if limit is None:
+        return set()
+    rows = select(_columns.client).where(_columns.task == task.id, _columns.times >= limit)
+    return {row.client for row in federation.store.read(rows)}
 
 
-def counts(task: Task) -> bool:
+def counts(settings: TaskSettings) -> bool:
     """Tell whether the rounds are counted in which each client of a task takes part."""
-    return task.settings.by_arrival or task.settings.max_participations is not None
+    return settings.by_arrival or settings.max_participations is not None
 
 
 def reported(transaction: Transaction, task: Task, client: bytes, number: int) -> None:
     """Write that a client has reported in a round."""
-    times, limit = task.participations[client].times + 1, task.settings.max_participations
-    _write(transaction, task, client, last_round=number, times=times, misses=0)
-    if limit is not None and times >= limit:
-        transaction.after_commit(lambda: task.exhausted.add(client))
+    _write(transaction, task, client, last_round=number, times=task.participations[client].times + 1, misses=0)
+    transaction.after_commit(lambda: note_exhausted(task, [client]))
+
+
+def note_exhausted(task: Task, clients: Iterable[bytes]) -> None:
+    """Note who of these has taken part as often as it may, by what is in memory."""
+    if (limit := task.settings.max_participations) is not None:
+        task.exhausted |= {client for client in clients if task.participations.get(client, _NONE).times >= limit}
 
 
 def committed(transaction: Transaction, task: Task, current: Round) -> None:
     """Write how often any client has taken part, if the round that commits spends privacy."""
     if task.settings.dp is None:
         return
-    before = task.most_participations
+    before, limit = task.most_participations, task.settings.max_participations
     reported = (c for c, member in current.members.items() if member.state == admin_pb2.MEMBER_STATE_REPORTED)
     known = (task.participations.get(client) for client in reported)
     # A client that was forgotten while its update was being aggregated may have been one of those with most.
-    most = max((before + 1 if each is None else each.times for each in known), default=0)
-    most = min(most, task.settings.max_participations or most)
+    unknown = before + 1 if limit is None else min(before + 1, limit)
+    most = max((unknown if each is None else each.times for each in known), default=0)
     if most > before:
         row = update(schema.tasks).where(schema.tasks.c.id == task.id)
         transaction.execute(row.values(most_participations=most))
@@ -109,13 +114,18 @@ def population(federation: Federation, task: Task) -> tuple[bytes, ...]:
     return tuple(sorted(row.client for row in rows))
 
 
+def left_places(task: Task, client: bytes) -> bool:
+    """Tell whether a client has left its last places unused; its participation is in memory."""
+    return task.participations[client].misses >= _MISSES
+
+
 def rests(federation: Federation, task: Task, current: Round, client: bytes) -> bool:
     """Tell whether others go before a client in a round; its participation is in memory."""
-    known = task.participations[client]
     if task.takes_everyone(current.phase):
         return False
-    if known.misses >= _MISSES:
+    if left_places(task, client):
         return True
+    known = task.participations[client]
     return known.last_round > 0 and current.number - known.last_round <= rest_rounds(federation, task)
 
 

@@ -69,6 +69,13 @@ def held_place(federation: Federation, client: bytes) -> tuple[Task, Round] | No
     return next(held, None)
 
 
+def is_drawn(federation: Federation, client: bytes) -> bool:
+    """Tell whether a client is to report in a round whose members were drawn."""
+    now = federation.clock.elapsed()
+    drawn = (t.round for t in list(federation.tasks.values()) if not (t.settings.by_arrival or t.suspended))
+    return any(current is not None and current.holds_place(client, now) for current in drawn)
+
+
 def obstacle(
     federation: Federation, task: Task, current: Round | None, client: bytes, request: Request
 ) -> check_in_pb2.WaitReason | None:
@@ -300,7 +307,7 @@ class Places:
                 else:
                     yield client
         if current.free_since is not None and now >= current.free_since + task.settings.patience_s:
-            yield from sorted(resting, key=lambda client: (task.participations[client].last_round, client))
+            yield from sorted(resting, key=lambda client: _last_of_all(task, client))
 
     def _may_ask(self, task: Task, client: bytes, asking: Mapping[bytes, Request]) -> bool:
         """Tell whether a client can take part in a task that it asks for, and has no place elsewhere."""
@@ -309,7 +316,12 @@ class Places:
             return False
         if task.is_over_for(client):
             return False
-        return held_place(self._federation, client) is None
+        return held_place(self._federation, client) is None and not is_drawn(self._federation, client)
+
+
+def _last_of_all(task: Task, client: bytes) -> tuple[bool, int, bytes]:
+    """The order of those who rest: who reported longest ago, and last who leaves places unused."""
+    return participation.left_places(task, client), task.participations[client].last_round, client
 
 
 @view.operation()
@@ -356,7 +368,7 @@ def give(
             bundle = member.bundle if member.phase == current.phase else None
             held.hold(client, now + task.settings.member_deadline_s, bundle)
         if first and members:
-            current.deadline = now + task.settings.deadline_s
+            current.started, current.deadline = now, now + task.settings.deadline_s
         federation.changed(due=True)
 
     transaction.after_commit(follow)

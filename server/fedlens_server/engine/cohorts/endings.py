@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from functools import partial
-from math import inf
 from typing import NamedTuple
 
 from sqlalchemy import update
@@ -42,11 +41,12 @@ class Outcome(NamedTuple):
 
 def write(federation: Federation, transaction: Transaction, task: Task, current: Round, reason: str) -> None:
     """Write that a round has ended: with a commit, or for this reason without one."""
+    # Of no length as long as it waits for its first place.
+    seconds = 0.0 if current.started is None else federation.clock.elapsed() - current.started
     if task.settings.by_arrival:
         participation.missed(transaction, task, current)
-        if current.deadline < inf:
-            length = federation.clock.elapsed() - current.deadline + task.settings.deadline_s
-            transaction.after_commit(lambda: task.lengths.append(length))
+        if current.started is not None:
+            transaction.after_commit(lambda: task.lengths.append(seconds))
     state = admin_pb2.ROUND_STATE_ABANDONED if reason else admin_pb2.ROUND_STATE_COMMITTED
     now = federation.clock.now()
     transaction.execute(
@@ -55,8 +55,6 @@ def write(federation: Federation, transaction: Transaction, task: Task, current:
         .values(state=state, reason=reason, bytes_sent=current.bytes_sent, ended_at=now, kept_from=now)
         .values(population=None, sitting_out="[]")
     )
-    # Of no length as long as it waits for its first place.
-    seconds = max(0.0, federation.clock.elapsed() - current.deadline + task.settings.deadline_s)
     event = Event.ROUND_ABANDONED if reason else Event.ROUND_COMMITTED
     found = {**facts(task, current), "seconds": seconds, "reason": reason}
 

@@ -87,6 +87,7 @@ class Round:
         state: Open or closing.
         deadline: When it may end without all it waits for, by `Clock.elapsed`; infinite before the first place is
             given.
+        started: When it opened, or its first place was given, by `Clock.elapsed`; None: it waits for that.
         members: By client id, ascending; of a round that takes arrivals, in the order of their places.
         sitting_out: Clients to whom the method gives nothing in this phase.
         population: Eligible clients when it opened, ascending by id; empty if it takes arrivals.
@@ -103,6 +104,7 @@ class Round:
     phase: int
     state: admin_pb2.RoundState
     deadline: float
+    started: float | None
     members: dict[bytes, Member]
     sitting_out: frozenset[bytes]
     population: tuple[bytes, ...]

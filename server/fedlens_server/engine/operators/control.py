@@ -5,6 +5,7 @@ import json
 from sqlalchemy import update
 
 from fedlens_server.engine import phases, rounds
+from fedlens_server.engine.arrivals import participation
 from fedlens_server.engine.cohorts import pauses
 from fedlens_server.engine.operators import audit
 from fedlens_server.engine.operators.access import Operator
@@ -105,11 +106,16 @@ def change(
     if [phase.plan for phase in planned] != [phase.plan for phase in task.phases]:
         raise Malformed("task settings: with these changes clients would do other work; make a new task instead")
     _check_rounds(task, [phase.rounds for phase in planned])
+    exhausted = participation.exhausted(federation, task, settings.max_participations)
+    if task.round is not None and participation.counts(settings):
+        participation.load(federation, task, task.round.members)
     audit.record(federation, transaction, by, "task set", task.name, json.dumps(changes, sort_keys=True)[:500])
     transaction.execute(update(schema.tasks).where(_tasks.id == task.id).values(settings=settings.public_json()))
 
     def follow() -> None:
         task.settings, task.method, task.phases, task.method_phases = settings, method, planned, method_phases
+        task.exhausted = exhausted
+        participation.note_exhausted(task, task.participations)  # what was committed since
         federation.changed([task.id], due=True)
         events.note(Event.TASK_CHANGED, task=task.name, by=by.name, settings=json.dumps(changes, sort_keys=True))
 

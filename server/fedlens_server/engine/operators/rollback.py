@@ -96,10 +96,10 @@ def _write_release(federation: Federation, transaction: Transaction, task: Task,
 
 
 def _need_copy(task: Task, number: int) -> None:
-    if task.values.clients:
+    if task.method.per_client or task.values.clients:
         raise TaskDiffers(
-            f"method {task.settings.method!r} has state of single clients on the server, which has gone on since; only "
-            "shared state can be taken from an earlier round"
+            f"method {task.settings.method!r} has state of single clients, which has gone on since; only shared state "
+            "can be taken from an earlier round"
         )
     if number not in task.copies:
         kept = ", ".join(map(str, sorted(task.copies))) or "none yet"

@@ -23,15 +23,24 @@ _RATES = {
 
 
 def need_plain_sgd(task: TaskPlan) -> None:
-    """Require that program `step` of each bundle trains by SGD.
+    """Require that program `step` of each bundle trains by SGD, alike: the server reckons with the first one's numbers.
 
     Raises:
-        SettingsError: A bundle has another optimiser.
+        SettingsError: A bundle has another optimiser, or another batch or other hyper-parameters than the first.
     """
+    first, batch = task.ordinary[0], batch_of(task)
     for i, manifest in enumerate(task.manifests):
-        if not manifest.concatenated and (found := program(manifest, "step").optimiser) != OPTIMISER:
+        if manifest.concatenated:
+            continue
+        step = program(manifest, "step")
+        if step.optimiser != OPTIMISER:
             allowed = f"{OPTIMISER!r} for {task.settings.method}; export the bundle with --optimiser {OPTIMISER}"
-            raise SettingsError(f"manifests[{i}].optimiser", f"{found!r}", allowed)
+            raise SettingsError(f"manifests[{i}].optimiser", f"{step.optimiser!r}", allowed)
+        allowed = f"the first bundle's for {task.settings.method}"
+        if (found := slots.batch_of(step)) != batch:
+            raise SettingsError(f"manifests[{i}].batch", found, f"{batch}, {allowed}")
+        if manifest.hyper_parameters != first.hyper_parameters:
+            raise SettingsError(f"manifests[{i}].hyper_parameters", "other names, defaults or ranges", allowed)
 
 
 def without_momentum(task: TaskPlan) -> dict[str, Number]:

@@ -56,6 +56,10 @@ internal class PlanCheck(
             "local plan of format ${Integer.toUnsignedString(plan.format)}; this version runs ${Plans.FORMAT}"
         }
         checkSizesAndNames()
+        val percent = plan.validationPercent
+        need(percent in 0..MAX_VALIDATION_PERCENT, "rows") {
+            "${Integer.toUnsignedString(percent)} % for validation; 1 to $MAX_VALIDATION_PERCENT are allowed"
+        }
         for (instruction in plan.instructionsList) {
             check(instruction)
             known[instruction.value] = Plans.made(instruction, manifest)
@@ -65,8 +69,8 @@ internal class PlanCheck(
             need(value.bytes <= maxOf(MAX_TABLE_BYTES, weights), "size") { "value '$name' of ${value.bytes} bytes" }
         }
         checkKeeps()
-        checkUploads()
         checkEvaluations()
+        checkUploads() // reads the programs of all evaluations, too
         checkStatistics()
         val unused = known.keys - Plans.stillRead(plan, -1)
         need(unused.isEmpty(), "unused") { "value '${unused.first()}', which nothing reads" }
@@ -162,11 +166,9 @@ internal class PlanCheck(
                 "$named: it has targets, which only public rows have"
             }
         }
-        val percent = plan.validationPercent
-        need(percent in 0..MAX_VALIDATION_PERCENT, "rows") {
-            "${Integer.toUnsignedString(percent)} % for validation; 1 to $MAX_VALIDATION_PERCENT are allowed"
+        need(rows != Rows.ROWS_VALIDATION || plan.validationPercent > 0, "rows") {
+            "$named: the plan sets no photos apart for it"
         }
-        need(rows != Rows.ROWS_VALIDATION || percent > 0, "rows") { "$named: the plan sets no photos apart for it" }
     }
 
     private fun checkHyper(

@@ -1,0 +1,122 @@
+"""What a task's changed settings mean for rounds that are open and for clients that have taken part already."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fedlens_proto.v1 import admin_pb2
+from tests.server.bundles import tiny_bundle
+from tests.server.engine.arrivals import Arrivals
+from tests.server.engine.test_control import change
+from tests.server.fakes import ALICE, BOB, CAROL, DAVE, SEED, Bench
+
+DRAWN = {"method": "fedavg", "rounds": 3, "population": 2, "cohort": "all", "seed": SEED}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Arrivals]:
+    with closing(Arrivals(tmp_path / "changed")) as found:
+        found.enrol([ALICE, BOB, CAROL, DAVE])
+        yield found
+
+
+def take_part(server: Arrivals, client: bytes, times: int) -> None:
+    for _ in range(times):
+        assert server.has_place(client)
+        server.report(client)
+        server.advance()
+
+
+def is_finished(server: Arrivals, client: bytes) -> bool:
+    return server.check_in(client).HasField("finished")
+
+
+def test_a_limit_that_comes_while_a_round_of_drawn_members_is_open_counts_their_updates(tmp_path: Path) -> None:
+    with closing(Bench(tmp_path / "drawn").start()) as bench:
+        change(bench, max_participations=2)
+        bench.report(ALICE)
+        assert bench.member(ALICE).state == admin_pb2.MEMBER_STATE_REPORTED
+        assert bench.task.participations[ALICE].times == 1
+
+
+def test_a_limit_holds_at_once_for_those_who_have_reached_it_and_no_longer_once_it_is_raised(server: Arrivals) -> None:
+    server.take(goal=1, rest=0, rounds=20)
+    take_part(server, ALICE, 3)
+
+    change(server, max_participations=3)
+    assert is_finished(server, ALICE) and server.has_place(BOB)
+    change(server, max_participations=10)
+    assert not is_finished(server, ALICE)
+    server.reopen()
+    assert not is_finished(server, ALICE)
+
+
+def test_privacy_that_was_spent_under_a_higher_limit_is_told(server: Arrivals) -> None:
+    server.take(goal=1, rest=0, rounds=20, max_participations=5, dp={"clip": 0.5, "noise": 4})
+    take_part(server, ALICE, 3)
+    assert server.has_place(ALICE)
+
+    change(server, max_participations=2)
+    server.report(ALICE)
+    server.advance()
+
+    assert server.task.most_participations == server.show().task.privacy.participations == 4
+    assert is_finished(server, ALICE)
+
+
+@pytest.mark.parametrize(("before_s", "after_s"), [(3600, 60), (60, 3600)])
+def test_a_changed_deadline_does_not_change_how_long_a_round_took(
+    server: Arrivals, before_s: float, after_s: float
+) -> None:
+    server.take(goal=1, rest=0, rounds=20, deadline_s=before_s)
+    assert server.has_place(ALICE)
+    change(server, deadline_s=after_s)
+    server.clock.wind(50)
+    server.report(ALICE)
+    server.advance()
+
+    assert list(server.task.lengths) == [pytest.approx(50, abs=1)]
+
+
+def test_a_round_that_outlives_a_restart_took_all_the_time(server: Arrivals) -> None:
+    server.take(goal=1, rest=0, rounds=20, deadline_s=3600, member_deadline_s=600)
+    assert server.has_place(ALICE)
+    server.clock.wind(5000)
+    server.reopen()
+    server.clock.wind(10)
+    server.report(ALICE)
+    server.advance()
+
+    assert list(server.task.lengths) == [pytest.approx(5010, abs=1)]
+
+
+def test_among_those_who_rest_who_left_places_unused_comes_last(server: Arrivals) -> None:
+    server.take(goal=1, rest=1, rounds=20, member_deadline_s=10, patience_s=10, min_reports=1)
+    for other in (BOB, CAROL):
+        assert server.has_place(ALICE)
+        server.clock.wind(11)
+        assert server.has_place(other)
+        server.report(other)
+        server.advance()
+    take_part(server, DAVE, 1)
+    assert not server.has_place(ALICE) and not server.has_place(DAVE)
+
+    server.clock.wind(11)
+    alice, dave = server.come(ALICE, DAVE)
+
+    assert dave.HasField("assignment") and alice.HasField("wait")
+
+
+def test_a_drawn_member_gets_no_place_in_another_task(server: Arrivals) -> None:
+    server.create(json.dumps(DRAWN), [tiny_bundle()], "drawn")
+    server.settle()
+    server.take(goal=2, rest=0, name="arrivals")
+    drawn = server.federation.tasks[1]
+    assert drawn.round is not None
+    member = next(iter(drawn.round.members))
+
+    assert server.check_in(member, task=2).HasField("wait")
+    assert server.check_in(member).assignment.task == drawn.id
