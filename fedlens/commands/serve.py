@@ -1,5 +1,6 @@
 """`fedlens serve`: run a server, or write its files."""
 
+import gc
 import sys
 from functools import partial
 from pathlib import Path
@@ -51,14 +52,14 @@ def serve(
 def _serve(path: Path, log_format: LogFormatChoice, hour_lasts_s: float) -> None:
     import asyncio
 
-    from fedlens_proto.garbage import collect_rarely
     from fedlens_server.clock import FastClock
     from fedlens_server.config import ConfigError, load
     from fedlens_server.daemon import serve as serve_until_signal
     from fedlens_server.errors import StoreUnusable
     from fedlens_server.telemetry.log_lines import log_to
 
-    collect_rarely()
+    # There is little garbage in cycles; to look for it every 700 new objects took 12 % of a server's processor time.
+    gc.set_threshold(10_000, 10, 10)
     log_to(sys.stderr, log_format)
     clock = None if hour_lasts_s == HOUR_S else FastClock(hour_lasts_s)
     try:
