@@ -307,7 +307,7 @@ class Places:
                 else:
                     yield client
         if current.free_since is not None and now >= current.free_since + task.settings.patience_s:
-            yield from sorted(resting, key=lambda client: _last_of_all(task, client))
+            yield from sorted(resting, key=lambda client: _turn(task, client))
 
     def _may_ask(self, task: Task, client: bytes, asking: Mapping[bytes, Request]) -> bool:
         """Tell whether a client can take part in a task that it asks for, and has no place elsewhere."""
@@ -319,7 +319,7 @@ class Places:
         return held_place(self._federation, client) is None and not is_drawn(self._federation, client)
 
 
-def _last_of_all(task: Task, client: bytes) -> tuple[bool, int, bytes]:
+def _turn(task: Task, client: bytes) -> tuple[bool, int, bytes]:
     """The order of those who rest: who reported longest ago, and last who leaves places unused."""
     return participation.left_places(task, client), task.participations[client].last_round, client
 
