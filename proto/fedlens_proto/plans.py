@@ -217,14 +217,18 @@ def consents(plan: pb.LocalPlan, manifest: manifest_pb2.Manifest) -> set[str]:
 
 
 def is_about_photos(plan: pb.LocalPlan, value: str) -> bool:
-    """True if a value comes from a `derive` over the client's own photos."""
+    """True if a value comes from a `derive` over the client's photos or labels, or over what it has kept of them."""
     by_value = {instruction.value: instruction for instruction in plan.instructions}
     derive = by_value[value].derive
     if not by_value[value].HasField("derive"):
         return False
     if derive.rows in (pb.ROWS_TRAIN, pb.ROWS_VALIDATION):
         return True
-    return any(is_about_photos(plan, binding.source.value) for binding in derive.bindings if binding.source.value)
+    sources = [binding.source for binding in derive.bindings]
+    return any(
+        source.state or source.label_counts or (source.value and is_about_photos(plan, source.value))
+        for source in sources
+    )
 
 
 def memory(plan: pb.LocalPlan, manifest: manifest_pb2.Manifest) -> int:

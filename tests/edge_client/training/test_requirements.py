@@ -10,6 +10,7 @@ from fedlens_edge_client.policy import EMULATED, Policy
 from fedlens_edge_client.storage.state_folder import StateFolder
 from fedlens_edge_client.training import requirements
 from fedlens_edge_client.training.label_distribution import NoisyAnswers
+from fedlens_proto import plans as proto_plans
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2, manifest_pb2, update_pb2
 from tests.edge_client.fakes import SEED, fedavg_plan, start_of, train, train_of
@@ -285,6 +286,19 @@ def test_a_table_about_own_photos_counts_as_exact_beside_and_after_noise(
 
         with pytest.raises(AssignmentFailed, match="table 'sums' are not answered to a server that has a label"):
             requirements.check_earlier_answers(plan, manifest, answers, allowed)
+
+
+@pytest.mark.parametrize("source", [plans.source(state="sums"), assignment_pb2.Source(label_counts=True)])
+def test_a_table_from_labels_or_from_what_was_kept_counts_as_exact_too(source: assignment_pb2.Source) -> None:
+    plan = plans.plan(
+        plans.derive("means", "means", sums=source),
+        plans.derive("again", "means", sums=plans.source(value="means")),
+        plans.derive("other", "means", sums=plans.source(download="sums")),
+        uploads=[],
+        evaluations=[],
+    )
+    found = [proto_plans.is_about_photos(plan, each.value) for each in plan.instructions]
+    assert found == [True, True, False]
 
 
 def test_capabilities_tell_the_language_and_the_tables() -> None:

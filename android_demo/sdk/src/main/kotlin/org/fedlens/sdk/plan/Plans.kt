@@ -232,7 +232,10 @@ internal object Plans {
         val instruction = plan.instructionsList.first { it.value == value }
         if (!instruction.hasDerive()) return false
         if (instruction.derive.rows == Rows.ROWS_TRAIN || instruction.derive.rows == Rows.ROWS_VALIDATION) return true
-        return instruction.derive.bindingsList.any { it.source.hasValue() && isAboutPhotos(plan, it.source.value) }
+        return instruction.derive.bindingsList.any {
+            val source = it.source
+            source.state.isNotEmpty() || source.labelCounts || (source.hasValue() && isAboutPhotos(plan, source.value))
+        }
     }
 
     /** Bytes of the values that are still read and of the slots of the running program, at most at any time. */

@@ -3,11 +3,13 @@ package org.fedlens.sdk.training
 import com.google.protobuf.ByteString
 import org.fedlens.proto.v1.Answer
 import org.fedlens.proto.v1.Assignment
+import org.fedlens.proto.v1.Binding
 import org.fedlens.proto.v1.BlobSet
 import org.fedlens.proto.v1.BundleClass
 import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.Manifest
 import org.fedlens.proto.v1.ProgramFormat
+import org.fedlens.proto.v1.Source
 import org.fedlens.sdk.AGREED
 import org.fedlens.sdk.AssignmentException
 import org.fedlens.sdk.AssignmentException.Reason
@@ -111,6 +113,14 @@ class RequirementsTest {
             Reason.POLICY,
             assertThrows(AssignmentException::class.java) { check(beside, allowed) }.reason,
         )
+
+        val kept = Binding.newBuilder().setSource(Source.newBuilder().setState("kept"))
+        val ofKept = plan.toBuilder().clearInstructions()
+        for (each in plan.instructionsList) {
+            val derive = each.derive.toBuilder().clearRows().clearBindings().addBindings(kept)
+            ofKept.addInstructions(if (each.hasDerive()) each.toBuilder().setDerive(derive).build() else each)
+        }
+        assertTrue(Plans.isAboutPhotos(ofKept.build(), ofKept.uploadsList.first { it.name == "means" }.value))
     }
 
     @Test
