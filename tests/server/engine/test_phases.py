@@ -47,9 +47,7 @@ BUNDLES = {
 }
 # Others run programs that the tiny network lacks; their own tests plan and run them.
 PLAIN = METHODS["fedavg"].bundle_settings
-PLANNED = [
-    name for name, found in METHODS.items() if name in BUNDLES or (found.bundle_settings is PLAIN and name != "fedbn")
-]
+PLANNED = [name for name, found in METHODS.items() if name in BUNDLES or found.bundle_settings is PLAIN]
 OPTIONS = {"fedconcat": {"clusters": 2, "classifier_rounds": 1}}
 SETTINGS = TaskSettings(method="fedavg", rounds=3, population=2)
 GLOBAL = source(download="global")

@@ -120,7 +120,7 @@ def test_clients_can_carry_out_both_plans() -> None:
         check_plans(made("feddyn", dynamic(), options={"dual": dual}), dynamic())
 
 
-def test_clients_of_every_bundle_train_with_the_alpha_that_the_server_reckons_with() -> None:
+def test_clients_of_every_bundle_train_with_the_alpha_that_the_server_computes_with() -> None:
     method = made("feddyn", dynamic(0.5), dynamic(0.25), options={"dual": "client"})
 
     check_plans(method, dynamic(0.25))

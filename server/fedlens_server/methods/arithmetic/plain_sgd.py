@@ -23,7 +23,7 @@ _RATES = {
 
 
 def need_plain_sgd(task: TaskPlan) -> None:
-    """Require that program `step` of each bundle trains by SGD, alike: the server reckons with the first one's numbers.
+    """Require that all bundles train alike, by SGD: the server computes with the batch and rates of the first.
 
     Raises:
         SettingsError: A bundle has another optimiser, or another batch or other hyper-parameters than the first.
