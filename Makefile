@@ -36,8 +36,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Two tests at a time, of one thread each: more threads than cores wait for each other. Those of one file stay together,
 # since they share what is slow to make; files run in the order that tests/conftest.py gives them.
-WORKERS ?= 2
-PYTEST := OMP_NUM_THREADS=1 '$(BIN)/pytest' -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST := OMP_NUM_THREADS=1 '$(BIN)/pytest' -n 2 --dist loadfile --no-loadscope-reorder
 
 # What .ci/run tests beside Android's build.
 APART := tests/edge_client tests/export tests/proto

@@ -101,7 +101,7 @@ def test_continuous_integration_runs_checks_and_all_tests_and_androids_where_it_
         ["bash", REPOSITORY / ".ci" / "run"], env={"PATH": str(tmp_path)}, check=True, capture_output=True, text=True
     )
 
-    assert told.read_text().splitlines() == [*runs, "WORKERS=3 test-ci-rest"]
+    assert told.read_text().splitlines() == [*runs, "test-ci-rest"]
     assert [tool for tool in ("mvn", "javac", "npm") if f"no {tool}" in done.stderr] == [
         tool for tool in ("mvn", "javac", "npm") if tool not in tools
     ]
