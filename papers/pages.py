@@ -87,7 +87,7 @@ class Numbers:
             key: sorted({run[key] for run in runs if key in run})
             for key in ("processor", "python", "torch", "numpy", "commit")
         }
-        commits = [commit[:10] for commit in found.pop("commit")]
+        commits = [commit[:10] + "-dirty" * commit.endswith("-dirty") for commit in found.pop("commit")]
         listed = [
             " and ".join(values) if key == "processor" else f"{key} {' and '.join(values)}"
             for key, values in found.items()
