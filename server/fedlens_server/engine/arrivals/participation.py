@@ -52,7 +52,7 @@ def load(federation: Federation, task: Task, clients: Iterable[bytes]) -> None:
 
 
 def exhausted(federation: Federation, task: Task, limit: int | None) -> set[bytes]:
-    """Who has taken part in a task so often or more; reads the database, as of the last commit."""
+    """The clients that have taken part in a task `limit` times or more; reads the database, as of the last commit."""
     if limit is None:
         return set()
     rows = select(_columns.client).where(_columns.task == task.id, _columns.times >= limit)

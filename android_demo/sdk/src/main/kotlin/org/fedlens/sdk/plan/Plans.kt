@@ -224,7 +224,7 @@ internal object Plans {
         }
     }
 
-    /** True if a value comes from a `derive` over the client's own photos. */
+    /** True if a value comes from a `derive` over the client's photos or labels, or over what it has kept of them. */
     fun isAboutPhotos(
         plan: LocalPlan,
         value: String,
