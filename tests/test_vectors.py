@@ -102,7 +102,6 @@ def test_the_plans_uploads_follow_from_their_tensors_to_the_byte() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_committed_bundle_is_what_this_version_exports() -> None:
     committed = {name: content for name, content in make.written().items() if name.startswith("bundle/")}
 

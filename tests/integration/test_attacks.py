@@ -25,7 +25,7 @@ from tests.integration.hostile.seed_requests import LARGE, Subject
 from tests.server.bundles import tiny_bundle
 from tests.server.http.running import enrolment, head, round_path, trained, update
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 TRAINER = admission_pb2.TOKEN_ROLE_TRAINER
 CHECK_IN, UPDATE = "POST /v1/check-in", "PUT /v1/tasks/{task}/rounds/{round}/update"

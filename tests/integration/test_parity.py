@@ -57,7 +57,6 @@ def trained_eagerly(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["mobilenet_v3_small", "resnet18", "efficientnet_b0"])
 def test_the_head_after_one_epoch_is_the_same_from_photos_on(name: str, tmp_path: Path, cifar10: Path) -> None:
     files = sorted(cifar10.rglob("*.jpg"))[::2]

@@ -26,7 +26,7 @@ from tests.server.elsewhere import Link, elsewhere, running_cluster, running_gat
 from tests.server.http.running import Answer, Client, Server, round_path, update
 
 CHECK_IN = check_in_pb2.CheckInRequest(protocol=1, num_examples=10).SerializeToString()
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -239,7 +239,6 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_every_format_has_the_features_of_the_naive_network(exported: Exported, state: dict[str, Tensor]) -> None:
     photo = draw(64, count=1)
     expected = naive_features(state, (photo - 0.498) / 0.502)[0].numpy()
@@ -262,7 +261,6 @@ def test_on_phones_xnnpack_runs_all_of_it_and_only_the_head_travels(exported: Ex
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_the_command_quantises_it_and_names_what_that_cost(coloured: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ["--model", NAME, "--input-size", "64", "--target", "pte", "--check", "--classes-from", str(coloured)]

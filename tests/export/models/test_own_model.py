@@ -379,7 +379,6 @@ def test_the_page_makes_a_bundle_that_computes_what_its_model_does(module: Path)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_the_pages_model_can_be_trained_as_a_whole_and_on_phones(module: Path) -> None:
     module.write_text(EXAMPLE)
 

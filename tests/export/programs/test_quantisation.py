@@ -98,7 +98,6 @@ def test_the_emulated_backbone_is_near_the_float_one_but_not_equal(quantised: Qu
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_emulated_backbone_computes_what_the_phone_does(quantised: Quantised) -> None:
     source = steps.embed(quantised.emulated, CENTRED, (3, SIDE, SIDE))
     raw, _ = pte_program.lower("embed", quantised.program(CENTRED, (3, SIDE, SIDE)))
@@ -134,7 +133,6 @@ print(sha256(raw).hexdigest(), sha256(b"".join(features)).hexdigest())
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_another_process_quantises_to_the_same_program_which_computes_the_same_features() -> None:
     root = Path(__file__).parents[3]
 

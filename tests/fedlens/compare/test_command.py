@@ -18,7 +18,7 @@ from fedlens.digits import write_digits
 from tests.fedlens.compare.conftest import FEDLENS, STUDY, Carried, fedlens
 
 # The study of the docs takes half a minute, on busy cores a few.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 CAMERAS = re.compile(r'name = "camera-iid".*\nper_class = 3')
 # One in five has no client.

@@ -82,7 +82,6 @@ def states(run: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_methods_with_tables_centres_and_public_photos_run_in_a_study(tmp_path: Path) -> None:
     methods = {label: ALL[label] for label in ("fedproto", "ifca", "kt_pfl")}
 
