@@ -16,7 +16,6 @@ import java.io.File
 import java.io.IOException
 import java.net.Socket
 import java.util.concurrent.CountDownLatch
-import java.util.concurrent.TimeUnit
 import kotlin.random.Random
 
 /** Cancellation: the coroutine resumes at once and its connection is closed, whatever they were doing. */
@@ -59,8 +58,6 @@ class CancellationTest {
             // Reset, which is as good.
         }
     }
-
-    private fun CountDownLatch.awaitSoon() = assertTrue(await(10, TimeUnit.SECONDS))
 
     private fun Socket.send(raw: ByteArray) =
         getOutputStream().run {

@@ -10,6 +10,7 @@ import okhttp3.Request
 import okhttp3.Response
 import okhttp3.mockwebserver.MockResponse
 import okhttp3.mockwebserver.MockWebServer
+import okhttp3.mockwebserver.QueueDispatcher
 import okhttp3.mockwebserver.RecordedRequest
 import okhttp3.mockwebserver.SocketPolicy
 import okio.Buffer
@@ -38,6 +39,7 @@ import org.junit.Assert.assertFalse
 import org.junit.Assert.assertTrue
 import org.junit.Test
 import java.io.ByteArrayOutputStream
+import java.util.concurrent.CountDownLatch
 import java.util.concurrent.TimeUnit
 
 @OptIn(ExperimentalCoroutinesApi::class)
@@ -125,8 +127,23 @@ class HttpTransportTest {
             val body = ByteArrayOutputStream().also(update::writeTo).toByteArray()
             val cut = MockResponse().setSocketPolicy(SocketPolicy.DISCONNECT_DURING_REQUEST_BODY)
             val reported = mutableListOf<String>()
-            serving(cut, reply(received)).use { server ->
-                transportTo(server.address) { reason, _, _ -> reported += reason }.use { transport ->
+            // MockWebServer hangs up before it takes the response from its queue: an attempt in between would find that again.
+            val taken = CountDownLatch(1)
+            serving().use { server ->
+                server.dispatcher =
+                    object : QueueDispatcher() {
+                        override fun dispatch(request: RecordedRequest): MockResponse {
+                            val response = super.dispatch(request)
+                            taken.countDown()
+                            return response
+                        }
+                    }
+                listOf(cut, reply(received)).forEach(server::enqueue)
+                val onRetry: OnRetry = { reason, _, _ ->
+                    reported += reason
+                    taken.awaitSoon()
+                }
+                transportTo(server.address, onRetry = onRetry).use { transport ->
                     assertEquals(received, transport.putUpdate(7, 1, update))
                 }
                 server.next()

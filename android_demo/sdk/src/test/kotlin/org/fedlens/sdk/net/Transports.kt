@@ -20,9 +20,12 @@ import org.fedlens.sdk.Wire
 import org.fedlens.sdk.blob.Blob
 import org.fedlens.sdk.blob.BlobWriter
 import org.fedlens.sdk.blob.FloatTensor
+import org.junit.Assert.assertTrue
 import org.junit.Assert.fail
 import java.io.File
 import java.net.InetAddress
+import java.util.concurrent.CountDownLatch
+import java.util.concurrent.TimeUnit
 import java.util.logging.Level
 import java.util.logging.Logger
 import kotlin.random.Random
@@ -122,3 +125,6 @@ internal fun updateOf(elements: Int): UpdateFrame {
             .build()
     return UpdateFrame(header, listOf(blob))
 }
+
+/** Wait for what another thread does at once. */
+internal fun CountDownLatch.awaitSoon() = assertTrue(await(10, TimeUnit.SECONDS))
