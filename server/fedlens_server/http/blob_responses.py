@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from aiohttp import hdrs, web
 
@@ -20,12 +21,20 @@ _HEADERS: dict[str, str] = {
 
 
 async def send_blob(
-    request: web.Request, location: Location, accel_location: str | None = None
-) -> tuple[web.StreamResponse, int]:
-    """The response with a blob or the requested range of it, and its number of bytes.
+    request: web.Request,
+    location: Location,
+    accel_location: str | None = None,
+    count: Callable[[int], None] = lambda byte_count: None,
+) -> web.StreamResponse:
+    """The response with a blob or the requested range of it.
 
-    A range that cannot be read or lies outside gets an error that states the size of the blob. The bytes of a file are
-    left to nginx where `accel_location` is its internal location for the file's folder.
+    A range that cannot be read or lies outside gets an error that states the size of the blob.
+
+    Args:
+        request: A GET or HEAD.
+        location: Where the blob is.
+        accel_location: nginx's internal location for the file's folder, if the bytes of a file are left to nginx.
+        count: Receives the number of bytes before the first of them is sent, so that who has them all is counted.
 
     Raises:
         Unknown: The blob has been deleted since it was located.
@@ -38,25 +47,27 @@ async def send_blob(
     except WrongRange as fault:
         refusal = responses.error(fault)
         refusal.headers[hdrs.CONTENT_RANGE] = f"bytes */{location.size}"
-        return refusal, 0
-    count = last - first
+        return refusal
+    size = last - first
+    if request.method == hdrs.METH_GET:
+        count(size)
     if location.path is not None and accel_location is not None:
         # nginx keeps these headers but this one, and cuts the range out itself.
-        return web.Response(headers=_HEADERS | {X_ACCEL_REDIRECT: accel_location + location.path.name}), count
+        return web.Response(headers=_HEADERS | {X_ACCEL_REDIRECT: accel_location + location.path.name})
     if location.path is not None:
-        return web.FileResponse(location.path, headers=_HEADERS), count
+        return web.FileResponse(location.path, headers=_HEADERS)
     headers = dict(_HEADERS)
     status = 200
-    if count < location.size:
+    if size < location.size:
         headers[hdrs.CONTENT_RANGE] = f"bytes {first}-{last - 1}/{location.size}"
         status = 206
     if location.computed is not None:
         response = web.StreamResponse(status=status, headers=headers)
-        response.content_length = count
+        response.content_length = size
         await _compute(request, response, location.computed, first, last)
-        return response, count
+        return response
     assert location.raw is not None
-    return web.Response(status=status, body=location.raw[first:last], headers=headers), count
+    return web.Response(status=status, body=location.raw[first:last], headers=headers)
 
 
 async def _compute(

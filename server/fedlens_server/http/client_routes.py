@@ -86,10 +86,8 @@ async def get_blob(request: web.Request) -> web.StreamResponse:
     find = partial(assignments.readable, service.federation, client, digest)
     # What is elsewhere may keep the event loop waiting; a change of threads takes longer than to look here.
     location = find() if service.federation.store.address.is_here else await asyncio.to_thread(find)
-    response, count = await send_blob(request, location, service.config.server.accel_location)
-    if request.method == "GET":
-        assignments.count_sent(service.federation, client, digest, count)
-    return response
+    count = partial(assignments.count_sent, service.federation, client, digest)
+    return await send_blob(request, location, service.config.server.accel_location, count)
 
 
 async def put_update(request: web.Request) -> web.Response:

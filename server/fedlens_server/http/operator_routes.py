@@ -195,8 +195,7 @@ async def task_model(request: web.Request) -> web.Response:
 async def get_blob(request: web.Request) -> web.StreamResponse:
     """`GET /v1/admin/blobs/{sha256}`: any stored bytes."""
     location = await asyncio.to_thread(request.app[SERVICE].federation.store.blobs.locate, _digest(request))
-    response, _ = await send_blob(request, location)
-    return response
+    return await send_blob(request, location)
 
 
 async def list_clients(request: web.Request) -> web.Response:
