@@ -91,6 +91,8 @@ async def test_a_round_is_shown_as_it_goes_without_loading_the_page_again(server
     await watched.go("/tasks/1")
     await expect(watched.page.locator(".chart canvas")).to_have_count(2)
     await watched.page.evaluate("window.same = true")
+    # What was opened stays so from the moment in which a part is shown anew, not only once it has settled.
+    await watched.page.evaluate("htmx.config.defaultSettleDelay = 400")
     summary, chart = watched.page.locator("summary"), watched.page.locator(".chart").first
 
     given = [await client.assignment() for client in (one, other)]

@@ -84,12 +84,16 @@
     return document.querySelector("[data-stands]").dataset.stands;
   }
 
-  let before = stands();
-  document.body.addEventListener("htmx:afterSettle", (event) => {
+  // Not once it has settled: until then the part would stand as it came.
+  document.body.addEventListener("htmx:afterSwap", (event) => {
     const details = event.detail.target.querySelector("details");
     if (details && opened !== null) details.open = opened;
     const again = focused && event.detail.target.querySelector(focused);
     if (again) again.focus({ preventScroll: true });
+  });
+
+  let before = stands();
+  document.body.addEventListener("htmx:afterSettle", () => {
     if (stands() !== before) {
       before = stands();
       htmx.trigger(document.body, "fedlens:changed");
