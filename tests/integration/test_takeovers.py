@@ -14,9 +14,12 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
+import torch
+from torch import nn
 
+from fedlens_proto.manifest import initial_set
 from fedlens_proto.v1 import admin_pb2, check_in_pb2
-from fedlens_server.store import StateAddress
+from fedlens_server.store import MAX_ROW_BYTES, StateAddress
 from tests.integration import federation
 from tests.integration.processes import ServerProcess, free_ports
 from tests.integration.test_server_crashes import CLIENTS, Killer
@@ -283,8 +286,19 @@ class Behind:
         self._dead.start()
 
 
+@pytest.fixture
+def objects(tmp_path: Path) -> Path:
+    """A bundle whose weights take more than a row holds, so that no round goes on without the S3 server."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(3 * federation.SIDE**2, 100), nn.ReLU(), nn.Linear(100, 10))
+    made = federation.digits_bundle(tmp_path / "objects", model, "objects")
+    assert initial_set(made.manifest).size > MAX_ROW_BYTES
+    return made.folder
+
+
 async def test_killed_behind_a_whole_server_postgresql_and_s3_lose_nothing_and_it_ends_with_the_same_bytes(
-    places: tuple[Any, Any], state: StateAddress, tmp_path: Path, photos: Path, bundle: Path
+    places: tuple[Any, Any], state: StateAddress, tmp_path: Path, photos: Path, objects: Path
 ) -> None:
     kills, rounds = 8, 24
     # With a lead of its usual length: a server that cannot renew it for so long ends, and another one goes on.
@@ -292,9 +306,9 @@ async def test_killed_behind_a_whole_server_postgresql_and_s3_lose_nothing_and_i
     with ExitStack() as held:
         held.callback(server.kill)
         server.start()
-        federation.create_task(server, bundle, rounds=rounds, clients=CLIENTS, name="calm")
+        federation.create_task(server, objects, rounds=rounds, clients=CLIENTS, name="calm")
         await federation.run_clients(server, tmp_path / "calm", photos, CLIENTS)
-        federation.create_task(server, bundle, rounds=rounds, clients=CLIENTS, name="stormy")
+        federation.create_task(server, objects, rounds=rounds, clients=CLIENTS, name="stormy")
         killer = Killer(cast(ServerProcess, Behind(*places)), kills, most_events=6)
 
         async def restart() -> None:
