@@ -34,7 +34,7 @@ async def send_blob(
         request: A GET or HEAD.
         location: Where the blob is.
         accel_location: nginx's internal location for the file's folder, if the bytes of a file are left to nginx.
-        count: Receives the number of bytes before the first of them is sent, so that who has them all is counted.
+        count: Receives the number of bytes of a GET before the first is sent, so that no client has them uncounted.
 
     Raises:
         Unknown: The blob has been deleted since it was located.
