@@ -17,7 +17,6 @@ import pytest
 from fedlens.digits import write_digits
 from tests.fedlens.compare.conftest import FEDLENS, STUDY, Carried, fedlens
 
-# The study of the docs takes half a minute, on busy cores a few.
 pytestmark = pytest.mark.slow
 
 CAMERAS = re.compile(r'name = "camera-iid".*\nper_class = 3')

@@ -68,8 +68,8 @@ class StrictMainThread : TestEnvironmentLifecyclePlugin {
         private inline fun look(report: BlockGuard.Policy.() -> Unit) {
             if (Thread.currentThread() !== main || isLooking) return
             val stack = Throwable().stackTrace
-            // Nothing below may be loaded while a class is: it could be the same one. Resources come from its loaders, too; they
-            // lie among temporary files where the checkout does.
+            // Nothing below may be loaded while a class is: it could be the same one. Class loaders also read resources,
+            // which lie among temporary files if the checkout does.
             for (frame in stack) {
                 val name = frame.className
                 if (name == "java.lang.ClassLoader" || name == "java.lang.CompoundEnumeration") return
