@@ -96,9 +96,11 @@ class Life:
         return [found for found in self.events if found["event"] == event]
 
 
-async def live(*options: str | Path, fate: Fate | None = None, on_line: OnLine = lambda line: None) -> Life:
+async def live(
+    *options: str | Path, fate: Fate | None = None, on_line: OnLine = lambda line: None, jvm: tuple[str, ...] = ()
+) -> Life:
     """Run the client until it ends."""
-    command = ["java", *JVM, "-cp", await asyncio.to_thread(class_path), MAIN, *map(str, options)]
+    command = ["java", *JVM, *jvm, "-cp", await asyncio.to_thread(class_path), MAIN, *map(str, options)]
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, limit=1 << 20
     )

@@ -1,6 +1,7 @@
 """The whole Kotlin client with responses of every kind: it ends in a named state and says why."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -102,6 +103,23 @@ async def test_whatever_a_server_answers_the_client_ends_in_a_named_state(
     found = {what: await end(what, request, trouble, times) for what, request, trouble, times, _ in CASES}
 
     assert found == {what: expected for what, *_, expected in CASES}
+
+
+async def test_libraries_of_killed_processes_are_left_alone(
+    tmp_path: Path, phone: Bundle, command: Callable[[str], list[str | Path]]
+) -> None:
+    # As SQLite's driver names them. One that cannot be deleted stands for one that another process deletes first.
+    version = re.search(r"sqlite-jdbc-([\d.]+)\.jar", await asyncio.to_thread(kotlin_client.class_path))
+    assert version is not None
+    temporary = tmp_path / "temporary"
+    (temporary / f"sqlite-{version[1]}-of-a-killed-process-libsqlitejdbc.so" / "locked").mkdir(parents=True)
+    before = sorted(temporary.rglob("*"))
+
+    async with FakeServer(phone, fedavg_plan()) as server:
+        life = await kotlin_client.live(*command(server.url), jvm=(f"-Djava.io.tmpdir={temporary}",))
+
+    assert (life.status, life.errors) == (0, "")
+    assert sorted(temporary.rglob("*")) == before
 
 
 async def test_an_assignment_that_is_none_is_given_up_and_the_server_told(

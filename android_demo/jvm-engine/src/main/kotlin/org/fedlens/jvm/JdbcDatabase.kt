@@ -9,7 +9,9 @@ import org.sqlite.SQLiteConfig
 import org.sqlite.SQLiteConfig.SynchronousMode
 import org.sqlite.SQLiteErrorCode
 import org.sqlite.SQLiteException
+import org.sqlite.SQLiteJDBCLoader
 import java.io.File
+import java.nio.file.Files
 import java.sql.Connection
 import java.sql.PreparedStatement
 import java.sql.ResultSet
@@ -68,12 +70,26 @@ public class JdbcDatabase private constructor(
             isDurable: Boolean = true,
         ): Database =
             naming(file) {
+                library
                 val config = SQLiteConfig()
                 config.setJournalMode(SQLiteConfig.JournalMode.WAL)
                 config.setSynchronous(if (isDurable) SynchronousMode.FULL else SynchronousMode.NORMAL)
                 config.busyTimeout = BUSY_TIMEOUT_MS
                 JdbcDatabase(file, config.createConnection("jdbc:sqlite:${file.path}"))
             }
+
+        /**
+         * SQLite's own code, loaded from a folder that no other process uses and that is gone at once.
+         *
+         * From the shared folder for temporary files the driver deletes what killed processes have left there, and
+         * writes an error to stderr where another process deletes the same file first.
+         */
+        private val library by lazy<Unit> {
+            val folder = Files.createTempDirectory("fedlens-sqlite").toFile()
+            System.setProperty("org.sqlite.tmpdir", folder.path)
+            SQLiteJDBCLoader.initialize()
+            folder.deleteRecursively()
+        }
 
         private inline fun <T> naming(
             file: File,
