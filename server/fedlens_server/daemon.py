@@ -18,7 +18,7 @@ from fedlens_server.http.sockets.listening import Runner, close, listen, listen_
 from fedlens_server.http.standby import create_standby_app
 from fedlens_server.sections import ListeningSection
 from fedlens_server.store import Candidate, StateAddress, Store
-from fedlens_server.store.database import holds_state
+from fedlens_server.store.database import check_access, holds_state
 from fedlens_server.telemetry import events
 from fedlens_server.telemetry.events import Event
 
@@ -160,6 +160,7 @@ async def _listen(runner: Runner, section: ListeningSection, certificate: Certif
 
 
 def _open(state: StateAddress) -> Candidate:
+    check_access(state.folder)
     if not holds_state(state):
         place = f"server.data: {state.folder}" if state.database is None else f"server.database: {state.database}"
         raise StoreUnusable(

@@ -227,6 +227,15 @@ class ServerSection(ListeningSection):
         return self
 
     @model_validator(mode="after")
+    def _backups_are_apart(self) -> Self:
+        # What no backup names is deleted from its folder `blobs`, and what the database does not name from the state's.
+        if isinstance(self.backups, Path):
+            backups, data = self.backups.resolve(), self.data.resolve()
+            if backups == data or backups.is_relative_to(data / "blobs"):
+                raise ValueError(f"found backups in the folder of the state, {data}; name a folder apart from it")
+        return self
+
+    @model_validator(mode="after")
     def _location_of_a_proxy(self) -> Self:
         if self.accel_location is not None and not (self.behind_proxy or self.trusted_proxies or self.socket):
             raise ValueError(

@@ -148,6 +148,13 @@ def test_a_certificate_needs_its_key(tmp_path: Path) -> None:
     assert "found certfile without keyfile" in refusal(tmp_path, ADMIN + '[server]\ncertfile = "server.pem"\n')
 
 
+@pytest.mark.parametrize("place", ["data", "data/blobs/backups", "other/../data"])
+def test_backups_into_the_state_itself_are_refused(tmp_path: Path, place: str) -> None:
+    text = f'[server]\ndata = "data"\nbackups = "{place}"\n{ADMIN}'
+
+    assert f"server: found backups in the folder of the state, {tmp_path / 'data'}" in refusal(tmp_path, text)
+
+
 def test_plain_http_to_operators_outside_is_refused(tmp_path: Path) -> None:
     assert "admin.host: found '0.0.0.0' without a certificate" in refusal(tmp_path, ADMIN + 'host = "0.0.0.0"\n')
 

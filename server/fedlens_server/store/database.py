@@ -17,6 +17,7 @@ from fedlens_server.store.address import StateAddress
 from fedlens_server.store.dialects import Database, Sqlite, reason
 
 LOCK_FILE = "lock"
+_ALL = os.R_OK | os.W_OK | os.X_OK
 
 
 def lock(folder: Path) -> int:
@@ -34,6 +35,24 @@ def lock(folder: Path) -> int:
             f"{folder} is in use by another server; stop it, or give this one another folder"
         ) from error
     return descriptor
+
+
+def check_access(folder: Path) -> None:
+    """Check that this process may read and write the folders of a state, as far as they are there.
+
+    Raises:
+        StoreUnusable: It may not.
+    """
+    folders = (folder, folder / "blobs", folder / "blobs" / "incoming")
+    try:
+        closed = [each for each in folders if each.is_dir() and not os.access(each, _ALL, effective_ids=True)]
+    except PermissionError:  # above it
+        closed = [folder]
+    if closed:
+        raise StoreUnusable(
+            f"server.data: {closed[0]} cannot be read and written by user {os.geteuid()}, as which the server runs; "
+            f"make the folder the user's: chown -R {os.geteuid()} {folder}"
+        )
 
 
 def holds_state(address: Path | StateAddress) -> bool:

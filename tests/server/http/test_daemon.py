@@ -4,6 +4,8 @@ import asyncio
 import os
 import re
 import signal
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from fedlens_server import daemon
 from fedlens_server.errors import StoreUnusable
 from fedlens_server.store import Store, Transaction
 from tests.server.http.running import config, connected, head
+
+NOBODY = 65534
 
 
 async def test_a_server_that_can_write_no_more_ends_with_the_reason(
@@ -86,3 +90,32 @@ def test_a_server_without_its_state_is_refused_and_makes_none(tmp_path: Path, th
 
     assert "\n" not in str(caught.value)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.fixture
+def not_by_root() -> Iterator[Path]:
+    """A folder of a user who is not root, as whom the test runs."""
+    user = os.geteuid()
+    # Nobody else may enter pytest's own folder for temporary files.
+    with tempfile.TemporaryDirectory() as folder:
+        if user == 0:
+            os.chown(folder, NOBODY, -1)
+            os.seteuid(NOBODY)
+        try:
+            yield Path(folder)
+        finally:
+            os.seteuid(user)
+
+
+@pytest.mark.parametrize(
+    ("closed", "mode"), [("disk", 0), ("disk/data", 0), ("disk/data", 0o500), ("disk/data/blobs", 0o500)]
+)
+def test_a_server_that_may_not_write_its_state_is_refused(not_by_root: Path, closed: str, mode: int) -> None:
+    data = not_by_root / "disk" / "data"
+    (data / "blobs").mkdir(parents=True)
+    (not_by_root / closed).chmod(mode)
+    settings = config(not_by_root)
+    settings = settings.model_copy(update={"server": settings.server.model_copy(update={"data": data})})
+
+    with pytest.raises(StoreUnusable, match=r"^server.data: .*disk/data.* cannot be read and written by user \d+"):
+        asyncio.run(daemon.serve(settings, pytest.fail))
