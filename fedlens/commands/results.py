@@ -32,11 +32,13 @@ def results(
     from fedlens.compare import kept
     from fedlens.compare.columns import Column
     from fedlens.compare.report import exports, tables
-    from fedlens.compare.study import with_baseline
+    from fedlens.compare.study import StudyError, with_baseline
     from fedlens.errors import FedlensError
 
     with reported(FedlensError):
         found = kept.load_all(studies)
+        if not found.runs:
+            raise StudyError(f"{', '.join(map(str, studies))}: no run has ended; `fedlens compare` goes on with them")
         columns: list[Column] = [kept.column(name) for name in column or ()]
         study = found.study if baseline is None else with_baseline(found.study, baseline)
         console = Console()

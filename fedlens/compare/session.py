@@ -86,6 +86,10 @@ def run_study(study: Study, config: SessionConfig, console: Console) -> int:
         if done < len(planned.runs):
             refusals.check_bundles(planned.runs)
         _introduce(console, study, photos.pool, planned, done)
+        for run in planned.runs:
+            if run.result.is_file() and not run.is_done:
+                changed = "its settings or photos have changed since it ended; it is run anew"
+                say(console, f"{run.name}: {changed}", "yellow")
         with ExitStack() as stack:
             ray = None
             if config.ray is not None and done < len(planned.runs):

@@ -16,8 +16,9 @@ from fedlens.reports.confusion import confusion_section
 CURVES: Mapping[Column, str] = {
     "global_accuracy": "The shared model on test photos that no client trains on. "
     "The band is the deviation over seeds.",
-    "personal_accuracy": "The model that each client of a round would use before it trains, on its own test photos; "
-    "all photos of the round's clients together. The table has the mean over all clients at the end.",
+    "pooled_accuracy": "Each client's own model on its own test photos, all photos of a round's clients together: "
+    "the model that it would use before it trains or, where it keeps one beside the shared model, that one after its "
+    "training. The table of results has the mean over all clients at the end.",
 }
 
 

@@ -46,10 +46,10 @@ class MethodSummary:
     Attributes:
         columns: Columns with a value for every seed.
         bytes_up: Bytes that all clients send in a run, mean over seeds; `bytes_down` likewise.
-        bytes_up_each: Bytes that a client sends in a round in which it trains, mean over these and over seeds; None if
-            no client trained.
+        bytes_up_each: Bytes that a client sends in a round in which it trains for others, mean over these and over
+            seeds; None if no client did.
         seconds: Duration of a run on this machine, mean over seeds.
-        curves: Curves of `global_accuracy` and `personal_accuracy`.
+        curves: Curves of `global_accuracy`, and of `pooled_accuracy`: each round's clients with their own models.
         faults: A line for each abandoned round and each member without a used update.
         by_seed: Columns of each seed's run.
         confusion: Test photos by true and predicted class, summed over seeds, as `run_confusion`; None without one.
@@ -88,8 +88,8 @@ def summarise(label: str, runs: Sequence[Run]) -> MethodSummary:
         seconds=statistics.fmean(sum(run["made"]["seconds"].values()) for run in runs),
         curves={
             "global_accuracy": _curve(rounds, "global", 1),
-            # Clients start a round from the result of the rounds before.
-            "personal_accuracy": _curve(rounds, "personal_before", 0),
+            # A model that clients keep is evaluated when it is trained; else they start from the rounds before.
+            "pooled_accuracy": _curve(rounds, "personal_personal", 1) or _curve(rounds, "personal_before", 0),
         },
         faults=tuple(fault for run in runs for fault in _faults(run)),
         confusion=_summed([matrix for run in runs if (matrix := run_confusion(run)) is not None]),
@@ -151,10 +151,13 @@ def _of_members(entry: Mapping[str, Any], moment: str) -> dict[str, Mapping[str,
 
 
 def _last_trained(run: Run) -> dict[str, Mapping[str, int]]:
-    """Each client's sums with the model of its own last training; before any training, with what it would use."""
+    """Each client's sums with the model of its own last training; before any training, with what it would use.
+
+    A client that trains a model to keep beside the one that it sends, as in Ditto, is judged by that one.
+    """
     found = _of_members(committed(run)[-1], "before")
     for entry in run["rounds"]:
-        found |= _of_members(entry, "after")
+        found |= _of_members(entry, "after") | _of_members(entry, "personal")
     return found
 
 
@@ -169,7 +172,13 @@ def _by_camera(run: Run) -> dict[tuple[Column, str], float]:
 
 
 def _sent_by_a_client(run: Run) -> float | None:
-    sent = [m["bytes_up"] for e in committed(run) for m in e["members"] if m["state"] == "reported" and m["photos"]]
+    sent = [
+        member["bytes_up"]
+        for entry in committed(run)
+        for member in entry["members"]
+        # What is trained for the last evaluation is not sent.
+        if member["state"] == "reported" and member["photos"] and "fine_tuned" not in member
+    ]
     return statistics.fmean(sent) if sent else None
 
 
@@ -194,7 +203,7 @@ def _measured(rounds: Iterable[Mapping[str, Any]], what: str, after: int) -> dic
     for number, entry in enumerate(rounds):
         before = sent
         sent += entry["bytes_up"]
-        if entry[what]:
+        if entry.get(what):
             found[number + after] = (sent if after else before, entry[what]["correct"] / entry[what]["count"])
     return found
 

@@ -11,7 +11,6 @@ from fedlens.compare.report.summary import MethodSummary, Value
 from fedlens.compare.study import Study
 from fedlens.reports.tables import readable_bytes
 
-PAPERS = "the paper's number"
 _WIDE = 150
 PER_ROUND = "sent by a client in a round"
 _LEFT_OUT = (*(title for column, title in TITLES.items() if "accuracy" not in column), "sent to clients", PER_ROUND)
@@ -44,9 +43,8 @@ def rows(study: Study, summaries: Sequence[MethodSummary]) -> list[list[str]]:
 
 def note(study: Study, summaries: Sequence[MethodSummary]) -> str:
     """An explanation of the columns."""
-    seeds = {value.seeds for summary in summaries for value in summary.columns.values()}
-    over = f"mean and deviation over {max(seeds)} seeds" if seeds and max(seeds) > 1 else "one seed"
-    stars = f" * {PAPERS}." if study.paper_columns else ""
+    over = f"mean and deviation over {len(study.seeds)} seeds" if len(study.seeds) > 1 else "one seed"
+    stars = " * The paper reports this column." if study.paper_columns else ""
     shown = columns_of(study, summaries)
     examined = (
         " Own people, other clients' people, people never met: each client's model at the end, on the test photos of "
@@ -58,8 +56,19 @@ def note(study: Study, summaries: Sequence[MethodSummary]) -> str:
     tested = "all photos of people never met" if "unseen_accuracy" in shown else "all test photos"
     return (
         f"Percent of test photos, {over}. Global: the shared model on {tested}. Personal: each client's own "
-        f"model on its own test photos, mean over clients.{examined}{stars}"
+        f"model on its own test photos, mean over clients.{examined}{stars}{_absent(study, summaries)}"
     )
+
+
+def _absent(study: Study, summaries: Sequence[MethodSummary]) -> str:
+    """What the tables lack: runs that failed or have not ended, and differences without a baseline."""
+    ended = {summary.label: summary.by_seed for summary in summaries}
+    lacking = {label: [seed for seed in study.seeds if seed not in ended.get(label, ())] for label in study.methods}
+    runs = [f"{label} (seed {', '.join(map(str, seeds))})" for label, seeds in lacking.items() if seeds]
+    told = f" Without {'; '.join(runs)}: failed, or not ended." if runs else ""
+    if len(summaries) > 1 and not differences(study, summaries):
+        told += " Without differences: no method with a result is the others' baseline; --baseline names one."
+    return told
 
 
 def columns_of(study: Study, summaries: Sequence[MethodSummary]) -> list[Column]:
@@ -126,15 +135,18 @@ def seed_table(study: Study, summaries: Sequence[MethodSummary]) -> list[list[st
         return []
     found = {summary.label: summary.by_seed for summary in summaries}
     names = ", ".join(map(str, seeds))
-    lines = [["method", *(title for c in shown for title in (f"{TITLES[c]}: seeds {names}", "over the baseline"))]]
+    gains = ["over the baseline"] if differences(study, summaries) else []
+    lines = [["method", *(title for c in shown for title in (f"{TITLES[c]}: seeds {names}", *gains))]]
     for label, by_seed in found.items():
         baseline = found.get(baseline_of(study, label) or "", {})
         line = [label]
         for column in shown:
             own, other = ([of.get(seed, {}).get(column) for seed in seeds] for of in (by_seed, baseline))
-            pairs = zip(own, other, strict=True)
-            gains = [None if a is None or b is None else a - b for a, b in pairs]
-            line += [_listed(own, "{:.1f}"), "-" if baseline is by_seed else _listed(gains, "{:+.1f}")]
+            line.append(_listed(own, "{:.1f}"))
+            if gains:
+                pairs = zip(own, other, strict=True)
+                over = [None if a is None or b is None else a - b for a, b in pairs]
+                line.append("-" if baseline is by_seed else _listed(over, "{:+.1f}"))
         lines.append(line)
     return lines
 
@@ -181,11 +193,11 @@ def more_tables(study: Study, summaries: Sequence[MethodSummary]) -> list[tuple[
         "with the model that a client would use; then after one more local training from there; last with the model "
         "of the client's own last training."
     )
-    gains = f"Percent; the baseline is {chosen}."
+    gains = f"Percent; the baseline is {chosen}." if differences(study, summaries) else "Percent."
     paired = (
         f"In points, paired by seed; the baseline is {chosen}. The interval holds the true difference with "
         f"{CONFIDENCE:.0%} confidence (Student's t), p is of the paired t-test. Of many pairs, some have a small p by "
-        "chance."
+        "chance. One seed, or seeds that all differ by as much, give neither."
     )
     cameras = "Percent of the photos that were taken with a camera, over all clients together."
     found = [
@@ -206,7 +218,7 @@ def markdown_table(lines: Sequence[Sequence[str]]) -> str:
 def _listed(values: Sequence[float | None], form: str) -> str:
     if all(value is None for value in values):
         return "-"
-    return " ".join("-" if value is None else form.format(100 * value) for value in values)
+    return ", ".join("-" if value is None else form.format(100 * value) for value in values)
 
 
 def percent(value: Value | None) -> str:

@@ -3,6 +3,7 @@
 They may import `planning`. Begin with `fedavg.py`.
 """
 
+import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -90,8 +91,10 @@ def by_name(name: str) -> MethodDefinition:
     except PluginError as error:
         raise Malformed(f"task settings: method: {error}") from error
     if found is None:
-        allowed = ", ".join(plugins.names(GROUP, METHODS))
-        raise SettingsError("method", f"{name[:80]!r}", f"one of {allowed}; or install the package that has it")
+        names = plugins.names(GROUP, METHODS)
+        meant = "".join(f" (did you mean {near}?)" for near in difflib.get_close_matches(name, names, n=1, cutoff=0.75))
+        allowed = f"one of {', '.join(names)}; or install the package that has it"
+        raise SettingsError("method", f"{name[:80]!r}{meant}", allowed)
     return found
 
 

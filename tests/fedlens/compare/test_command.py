@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -83,8 +84,8 @@ def test_the_tables_show_mean_and_deviation_the_papers_column_and_its_number(car
     assert "global accuracy *" in table and "published global accuracy" in table
     line, _, by_seed = [line for line in table.splitlines() if line.startswith("| plain |")]
     assert re.search(r"\| \d+\.\d ± \d+\.\d \|", line) and "| 99.5 |" in line
-    assert re.search(r"\| \d+\.\d \d+\.\d \|", by_seed)
-    assert "mean and deviation over 2 seeds" in table
+    assert re.search(r"\| \d+\.\d, \d+\.\d \|", by_seed)
+    assert "mean and deviation over 2 seeds" in table and "Without broken (seed 1, 2): failed, or not ended." in table
     assert "personal accuracy, after training" in table and "personal accuracy, last trained model" in table
     assert (carried.out / "differences.csv").read_text() == "method,baseline,column,seeds,difference,low,high,p\n"
     assert "A small study" in carried.printed and "99.5" in carried.printed
@@ -95,10 +96,11 @@ def test_the_line_of_a_finished_run_says_what_the_table_says(carried: Carried) -
 
     told = re.findall(r"plain, seed \d: done, global ([\d.]+)%, personal ([\d.]+)%", carried.printed)
     (by_seed,) = [line for line in table.split("Seed by seed")[1].splitlines() if line.startswith("| plain |")]
-    _, _, of_model, _, of_clients, *_ = by_seed.split("|")
+    _, _, of_model, of_clients, *_ = by_seed.split("|")
 
     # Two runs, side by side: in the order in which they end.
-    assert sorted(told) == sorted(zip(of_model.split(), of_clients.split(), strict=True))
+    by_seed = [values.strip().split(", ") for values in (of_model, of_clients)]
+    assert sorted(told) == sorted(zip(*by_seed, strict=True))
 
 
 def test_the_report_stands_alone_and_has_a_plot_for_each_question(carried: Carried) -> None:
@@ -107,7 +109,7 @@ def test_the_report_stands_alone_and_has_a_plot_for_each_question(carried: Carri
     assert "default-src 'none'" in report
     tags = re.sub(r"(<script[^>]*>).*?</script>", r"\1", report, flags=re.DOTALL)
     assert not re.search(r"""<[a-z]+ [^>]*(src|href)=["'](?!data:)""", tags)
-    for curve in ("global_accuracy", "personal_accuracy"):
+    for curve in ("global_accuracy", "pooled_accuracy"):
         for against in ("rounds", "bytes"):
             assert f'id="plot-{curve}-{against}"' in report
 
@@ -122,6 +124,19 @@ def test_a_run_leaves_its_result_and_model_and_is_not_repeated_by_the_same_comma
     assert again.returncode == 0, again.stderr
     assert "2 of them done before" in again.stdout
     assert [path.stat().st_mtime_ns for path in results] == before
+    assert "run anew" not in again.stdout
+
+
+def test_a_run_with_other_settings_replaces_a_finished_one_and_says_so(carried: Carried, tmp_path: Path) -> None:
+    arguments = study_in(tmp_path / "study", carried=carried)
+    shutil.copytree(carried.out / "runs" / "plain", tmp_path / "study" / "out" / "runs" / "plain")
+
+    again = fedlens(*arguments, "--method", "plain", "--seed", "1", "--set", "rounds=1")
+
+    assert again.returncode == 0, again.stderr
+    assert "plain, seed 1: its settings or photos have changed since it ended; it is run anew" in again.stdout
+    (left,) = results_in(tmp_path / "study" / "out")["runs"]
+    assert left["settings"]["rounds"] == 1
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,13 @@ def test_a_wrong_name_is_one_line(
     assert line.startswith("fedlens: ") and words in line
 
 
+def test_a_study_of_which_no_run_has_ended_has_no_table(tmp_path: Path) -> None:
+    done = fedlens("results", str(folder(tmp_path / "out")))
+
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert f"{tmp_path / 'out'}: no run has ended" in done.stderr
+
+
 def test_the_recipe_for_pandas_reads_what_the_command_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pandas", reason="pandas is not installed")
     recipe = re.search(r"<!-- pandas -->\n```python\n(?P<text>.*?)```\n", PAGE.read_text(encoding="utf-8"), re.DOTALL)

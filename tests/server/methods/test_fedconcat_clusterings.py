@@ -90,7 +90,7 @@ def test_the_centres_of_another_method_become_the_extractors(name: str, bundle: 
             "options.labels: found 'bias', must be left out",
         ),
         (PROXIMAL, {"clustering": "fesem", "clusters": "elbow"}, "options.clusters: found"),
-        (network(), {"clustering": "fesem"}, "must be one of proximal for fesem"),
+        (network(), {"clustering": "fesem"}, "must be proximal for fesem"),
         (network(), {"clustering": "ifca"}, "without program 'compare'"),
         (PROXIMAL, {"clustering": "fesem", "rounds": 2}, "rounds: found 2, must be extractor_rounds"),
     ],

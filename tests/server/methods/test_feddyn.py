@@ -132,7 +132,7 @@ def test_clients_of_every_bundle_train_with_the_alpha_that_the_server_computes_w
 @pytest.mark.parametrize(
     ("bundle", "settings", "message"),
     [
-        (network(), {}, "found 'cross_entropy', must be one of dynamic for feddyn"),
+        (network(), {}, "found 'cross_entropy', must be dynamic for feddyn"),
         (dynamic(0.0), {}, "hyper.alpha: found 0, must be above 0"),
         (dynamic(), {"options": {"dual": "both"}}, "options.dual: found 'both'"),
     ],

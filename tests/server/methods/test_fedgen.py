@@ -231,7 +231,7 @@ def test_the_plan_binds_an_optional_generator_and_the_clients_own_counts() -> No
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"objective: found 'cross_entropy', must be one of generated for fedgen"):
+    with pytest.raises(SettingsError, match=r"objective: found 'cross_entropy', must be generated for fedgen"):
         made("fedgen", network())
     with pytest.raises(SettingsError, match=r"options.rows: found 1, must be a whole number, 2 to"):
         made("fedgen", BUNDLE, options={"rows": 1})

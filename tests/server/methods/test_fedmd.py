@@ -77,7 +77,7 @@ def test_public_photos_without_labels_need_no_transfer_and_one_round_no_second_p
 @pytest.mark.parametrize(
     ("bundle", "options", "message"),
     [
-        (network(), {}, r"objective: found 'cross_entropy', must be one of distil_scores, distil_scores_squared"),
+        (network(), {}, r"objective: found 'cross_entropy', must be distil_scores or distil_scores_squared"),
         (BUNDLE, {"digest_epochs": 0}, r"options.digest_epochs: found 0"),
     ],
 )

@@ -90,7 +90,7 @@ def test_clients_keep_their_models_and_upload_prototypes_alone() -> None:
 
 
 def test_bundles_without_the_objective_or_its_programs_are_refused() -> None:
-    with pytest.raises(SettingsError, match=r"objective: found 'cross_entropy', must be one of prototypes"):
+    with pytest.raises(SettingsError, match=r"objective: found 'cross_entropy', must be prototypes"):
         made("fedproto", network())
     without = changed(prototyping(), programs=list(prototyping().parsed.programs)[:3])
     with pytest.raises(SettingsError, match=r"program 'class_means', must be .* with --objective prototypes"):

@@ -62,5 +62,5 @@ def test_the_plan_pulls_towards_the_mean_of_the_centres() -> None:
 
 
 def test_another_objective_is_refused() -> None:
-    with pytest.raises(SettingsError, match="must be one of proximal for fedsoft"):
+    with pytest.raises(SettingsError, match="must be proximal for fedsoft"):
         made("fedsoft", choosing())

@@ -136,5 +136,5 @@ def test_one_cluster_is_fedavg_and_the_order_of_arrival_changes_no_bit() -> None
 
 def test_the_plan_fits_and_another_objective_is_refused() -> None:
     check_plans(made("fesem", PROXIMAL), PROXIMAL)
-    with pytest.raises(SettingsError, match="must be one of proximal for fesem"):
+    with pytest.raises(SettingsError, match="must be proximal for fesem"):
         made("fesem", network())

@@ -218,7 +218,7 @@ def test_the_plan_distils_from_the_second_round_on_and_predicts_with_the_tasks_t
 @pytest.mark.parametrize(
     ("bundle", "settings", "message"),
     [
-        (network(), {}, r"objective: found 'cross_entropy', must be one of distil, distil_probabilities for kt_pfl"),
+        (network(), {}, r"objective: found 'cross_entropy', must be distil or distil_probabilities for kt_pfl"),
         (distilling(), {"options": {"variant": "printed"}}, r"variant: found 'printed'"),
         (
             changed(distilling(), programs=list(distilling().parsed.programs)[:3]),

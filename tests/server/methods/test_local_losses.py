@@ -47,7 +47,7 @@ def test_clients_can_carry_out_the_plan_and_the_server_averages(method: str, bun
 
 @pytest.mark.parametrize("method", ["moon", "fedrs", "fedlc", "ditto"])
 def test_another_objective_is_refused(method: str) -> None:
-    with pytest.raises(SettingsError, match=rf"found 'cross_entropy', must be one of \w+ for {method}; export"):
+    with pytest.raises(SettingsError, match=rf"found 'cross_entropy', must be \w+ for {method}; export"):
         made(method, network())
 
 

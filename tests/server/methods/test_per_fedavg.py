@@ -63,7 +63,7 @@ def test_a_task_may_set_momentum() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"objective: found 'cross_entropy', must be one of meta_fo, meta_hf"):
+    with pytest.raises(SettingsError, match=r"objective: found 'cross_entropy', must be meta_fo or meta_hf"):
         made("per_fedavg", network())
     for bundle, hyper in ((adapting(), {"alpha": 0.0}), (adapting(alpha=0.0), {})):
         with pytest.raises(SettingsError, match=r"hyper.alpha: found 0, must be above 0"):

@@ -31,7 +31,7 @@ def test_a_task_runs_a_method_of_another_package_with_its_options(bench: Bench, 
     [
         ("half", {"part": 2}, "options.part: found 2, must be a number, 0 to 1"),
         ("half", {"speed": 2}, "options.speed: found set, must be left out: the options of half are part"),
-        ("halves", {}, "found 'halves', must be one of ditto, .*, broken, half; or install the package that has it"),
+        ("halves", {}, r"found 'halves' \(did you mean half\?\), must be one of ditto, .*, half; or install the package"),
         ("broken", {}, "found 'broken', which failed with KeyError: 'nothing', must be one that can plan this task"),
         ("half_way:HALF", {}, "the module has no 'HALF'; its objects of that class are METHOD, BROKEN"),
         ("half_way:OPTIONS", {}, "'half_way:OPTIONS' is no MethodDefinition: the module has a dict 'OPTIONS'"),

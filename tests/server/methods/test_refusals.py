@@ -58,7 +58,8 @@ REFERENCE = r"\[0\]\.objective: found 'proximal', which wants reference 'global'
         ),
         ("fedper", [PROXIMAL], REFERENCE),
         ("fedper", [network(), network(width=5)], r"\[1\]: found a bundle with other tensors"),
-        ("fedprox", [network()], r"\[0\]\.objective: found 'cross_entropy', must be one of proximal for fedprox"),
+        ("fedprox", [network()], r"\[0\]\.objective: found 'cross_entropy', must be proximal for fedprox; export the"),
+        ("fedprox", [network()], r"\[0\]\.objective: .*; export the bundle with --objective proximal"),
         (
             "fedrep",
             [tiny_bundle()],
@@ -66,7 +67,7 @@ REFERENCE = r"\[0\]\.objective: found 'proximal', which wants reference 'global'
         ),
         ("fedrep", [PROXIMAL], REFERENCE),
         ("fedrep", [network()], r"\[0\]\.hyper_parameters: found lr_classifier, momentum, must be with lr_extr"),
-        ("fedclassavg", [PROXIMAL], r"\[0\]\.objective: found 'proximal', must be one of supcon, supcon_raw, classif"),
+        ("fedclassavg", [PROXIMAL], r"\[0\]\.objective: found 'proximal', must be supcon or supcon_raw or classif"),
         (
             "fedclassavg",
             [SUPCON, other_extractor(rows=5)],

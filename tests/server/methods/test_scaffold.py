@@ -112,7 +112,7 @@ def test_the_plan_has_no_pull_and_no_momentum() -> None:
 @pytest.mark.parametrize(
     ("bundle", "settings", "message"),
     [
-        (network(), {}, "must be one of dynamic for scaffold"),
+        (network(), {}, "must be dynamic for scaffold"),
         (correcting("adam"), {}, "optimiser: found 'adam', must be 'sgd' for scaffold"),
         (correcting(), {"hyper": {"momentum": 0.9}}, "hyper.momentum: found 0.9, must be 0 for scaffold"),
         (correcting(), {"hyper": {"lr_classifier": 0.0}}, "hyper.lr_classifier: found 0.0, must be above 0"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedlens.compare.report.summary import Value, run_columns, summarise
-from fedlens.compare.report.tables import seed_table
+from fedlens.compare.report.tables import note, seed_table
 from fedlens.compare.study import parse_study
 from tests.fedlens.compare.conftest import STUDY
 
@@ -93,7 +93,7 @@ def test_a_global_point_counts_its_own_rounds_bytes_and_a_personal_one_those_bef
         (1, 100, pytest.approx(0.2)),
         (3, 300, pytest.approx(0.6)),
     ]
-    assert [(p.rounds, p.bytes_up) for p in found.curves["personal_accuracy"]] == [(0, 0), (1, 100), (2, 200)]
+    assert [(p.rounds, p.bytes_up) for p in found.curves["pooled_accuracy"]] == [(0, 0), (1, 100), (2, 200)]
 
 
 def test_abandoned_rounds_are_told_and_do_not_count() -> None:
@@ -140,6 +140,35 @@ def test_the_final_examination_is_a_mean_over_clients_and_by_camera_over_photos(
     }
 
 
+def test_a_model_that_clients_keep_beside_the_shared_one_is_the_one_that_they_are_judged_by() -> None:
+    ended = run(1, 2, 3)
+    for number, entry in enumerate(ended["rounds"], start=1):
+        entry["personal_personal"] = sums(4 + number, 10)
+        entry["members"] = [member(0, "reported", before=(1, 10), after=(2, 10), personal=(4 + number, 10))]
+
+    found = summarise("ditto", [ended])
+
+    assert found.columns["personal_last_accuracy"].mean == pytest.approx(0.6)
+    assert [(point.rounds, point.value.mean) for point in found.curves["pooled_accuracy"]] == [(1, 0.5), (2, 0.6)]
+
+
+def test_runs_that_are_not_there_and_a_missing_baseline_are_told() -> None:
+    values = tomllib.loads(STUDY)
+    values["methods"] = {name: {"method": "fedavg"} for name in ("whole", "half", "none")}
+    study = parse_study(values, Path(), "small.toml")
+    summaries = [summarise("whole", [run(1, 3), run(2, 3)]), summarise("half", [run(1, 3)])]
+
+    told = note(study, summaries)
+    header, whole, _ = seed_table(study, summaries)
+
+    assert "Without half (seed 2); none (seed 1, 2): failed, or not ended." in told
+    assert "Without differences: no method with a result is the others' baseline; --baseline names one." in told
+    assert (header[:2], whole[:2]) == (["method", "global accuracy: seeds 1, 2"], ["whole", "30.0, 30.0"])
+    assert "over the baseline" not in header
+    complete = study.model_copy(update={"methods": {"whole": study.methods["whole"]}})
+    assert "Without" not in note(complete, summaries[:1])
+
+
 def test_what_a_client_sends_in_a_round_is_counted_where_it_trains() -> None:
     ended = run(1, 2) | {"settings": {"personal_evaluation": False}}
     ended["rounds"][0]["members"] = [
@@ -147,6 +176,7 @@ def test_what_a_client_sends_in_a_round_is_counted_where_it_trains() -> None:
         member(1, "reported", up=110),
         member(2, "failed", up=0),
         member(3, "reported", up=7, photos=0),  # it only evaluated
+        member(4, "reported", up=7, fine_tuned=(1, 2)),  # it kept what it trained
     ]
 
     assert summarise("m", [ended]).bytes_up_each == pytest.approx((90 + 110) / 2)
@@ -167,9 +197,9 @@ def test_gains_are_told_seed_by_seed_over_the_line_that_trains_alone_with_the_sa
     header, alone, together, linear = seed_table(study, summaries)
 
     assert header[:3] == ["method", "global accuracy: seeds 1, 2", "over the baseline"]
-    assert alone[:3] == ["alone", "20.0 40.0", "-"]
-    assert together[:3] == ["together", "50.0 40.0", "+30.0 +0.0"]
-    assert linear[:3] == ["linear", "60.0 70.0", "-"]
+    assert alone[:3] == ["alone", "20.0, 40.0", "-"]
+    assert together[:3] == ["together", "50.0, 40.0", "+30.0, +0.0"]
+    assert linear[:3] == ["linear", "60.0, 70.0", "-"]
 
 
 def test_one_seed_has_no_deviation_and_needs_no_table_of_seeds() -> None:
