@@ -46,7 +46,8 @@ class Profile:
         """Read the profile that `fedlens serve --init` writes; $FEDLENS_ADMIN_TOKEN replaces its token.
 
         Raises:
-            AdminError: The file cannot be read, or a key is missing, unknown or not a text.
+            AdminError: The file cannot be read, a key is missing, unknown or not a text, or others on the way would see
+                the token.
         """
         try:
             raw = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -64,8 +65,11 @@ class Profile:
         is_network = parts.scheme in ("http", "https") and parts.hostname
         is_socket = parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/")
         if url is None or not (is_network or is_socket):
+            allowed = "must be such as https://127.0.0.1:8444 or unix:/run/fedlens/operators.sock"
+            raise AdminError(f"{path}: url: found {url!r}, {allowed}")
+        if parts.scheme == "http" and not wire.is_loopback(parts.hostname or ""):
             raise AdminError(
-                f"{path}: url: found {url!r}, must be such as https://127.0.0.1:8444 or unix:/run/fedlens/admin.sock"
+                f"{path}: url: found {url!r}; plain HTTP would show the operators' token to others on the way; use https://"
             )
         ca = path.parent / raw["ca"] if "ca" in raw else None
         if ca is not None and not ca.is_file():
@@ -285,8 +289,10 @@ class AdminClient:
         except TimeoutError as error:
             raise AdminError(f"{url} did not answer within {TIMEOUT_S:.0f} s") from error
         except http.client.HTTPException as error:
+            is_cut = isinstance(error, http.client.RemoteDisconnected | http.client.IncompleteRead)
             raise AdminError(
-                f"{url} gave no answer of {'HTTPS' if self._address.scheme == 'https' else 'HTTP'} ({error!r})"
+                f"{url} "
+                + ("closed the connection before it had answered" if is_cut else "gave an answer that is not HTTP")
                 + ("; where the server speaks HTTPS, let `url` of the profile begin with https://" if is_plain else "")
             ) from error
         except OSError as error:

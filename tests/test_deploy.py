@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlens_server.config import load
+from fedlens_server.config import Config, load
 from tests.test_repository import REPOSITORY, kept_files
 
 DEPLOY = REPOSITORY / "deploy"
@@ -77,11 +77,18 @@ def test_what_the_image_installs_serves_without_torch_and_without_rights(home: P
     assert server.returncode == 0
 
 
-def test_compose_runs_the_image_with_nginx_as_its_trusted_proxy() -> None:
+def compose_config(folder: Path) -> Config:
+    """The config of `compose.yaml`, with a token's digest."""
+    path = folder / "fedlens.toml"
+    path.write_text((DEPLOY / "compose.toml").read_text(encoding="utf-8").replace("0" * 64, "5" * 64))
+    return load(path)
+
+
+def test_compose_runs_the_image_with_nginx_as_its_trusted_proxy(tmp_path: Path) -> None:
     yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
     server, nginx = compose["services"]["server"], compose["services"]["nginx"]
-    settings = load(DEPLOY / "compose.toml")
+    settings = compose_config(tmp_path)
 
     dockerfile = DEPLOY / server["build"]["context"] / server["build"]["dockerfile"]
     mounted = {Path(volume.split(":")[1]) for volume in server["volumes"]}
@@ -110,7 +117,7 @@ def test_composes_nginx_speaks_to_its_server(tmp_path: Path) -> None:
     said = subprocess.run([shell, option, here], check=True, capture_output=True, text=True).stdout
 
     address = services["server"]["networks"]["inside"]["ipv4_address"]
-    upstream = f"server {address}:{load(DEPLOY / 'compose.toml').server.port} max_fails=0;"
+    upstream = f"server {address}:{compose_config(tmp_path).server.port} max_fails=0;"
     assert said == "nginx -g daemon off;\n"
     assert upstream in written.read_text(encoding="utf-8")
 

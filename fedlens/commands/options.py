@@ -28,7 +28,8 @@ def reported(*errors: type[Exception], status: int = 1, interrupted: str = "") -
     try:
         yield
     except errors as error:
-        typer.echo(f"fedlens: {error}", err=True)
+        # A config's faults are a line each.
+        typer.echo("\n".join(f"fedlens: {line}" for line in str(error).split("\n")), err=True)
         raise typer.Exit(status) from error
     except KeyboardInterrupt as error:
         if not interrupted:

@@ -79,7 +79,7 @@ def _make_data(path: Path) -> None:
 
 
 def _initialise(folder: Path, host: str, port: int, admin_port: int) -> None:
-    from fedlens_server.config import is_loopback
+    from fedlens_proto.wire import is_loopback
     from fedlens_server.init import initialise
 
     written = initialise(folder, host, port, admin_port, publisher=True)

@@ -16,6 +16,7 @@ TaskName = Annotated[str, typer.Argument(metavar="TASK", help="Name or id of the
 
 @task_app.command()
 def create(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="Unique name; the same name and content again give the same task.")],
     bundle: Annotated[list[Path], typer.Option(help="Folder of the bundle; may be given several times.")],
     method: Annotated[str, typer.Option(help="Method of the server, or of a package installed there.")] = "fedavg",
@@ -50,6 +51,7 @@ def create(
 ) -> None:
     """Create a task from a bundle."""
     with reported_admin():
+        from fedlens.admin_client import AdminError
         from fedlens_proto.manifest import Bundle
 
         drawn = population is not None or cohort is not None
@@ -79,12 +81,23 @@ def create(
             settings["hyper"] = dict(named_value(entry, "--hyper", only_json="a number") for entry in hyper)
         for entry in setting or []:
             key, value = named_value(entry, "--set")
+            source = context.get_parameter_source(key.removesuffix("_s"))
+            if key in settings and source is not None and source.name == "COMMANDLINE":
+                raise AdminError(f"--set {key}: found {entry!r} beside the option for it; give one of the two")
             table, dot, inner = key.partition(".")
             if dot and table in ("hyper", "options") and isinstance(settings.setdefault(table, {}), dict):
                 settings[table][inner] = value
             else:
                 settings[key] = value
-        made = admin_client(admin).create_task(name, [Bundle.open(folder) for folder in bundle], json.dumps(settings))
+        client, bundles = admin_client(admin), [Bundle.open(folder) for folder in bundle]
+        try:
+            made = client.create_task(name, bundles, json.dumps(settings))
+        except AdminError as error:
+            # The server knows no folders, only places in the request.
+            text = str(error)
+            for i, folder in enumerate(bundle):
+                text = text.replace(f"manifests[{i}].", f"{folder}: ").replace(f"manifests[{i}]", str(folder))
+            raise AdminError(text) from error
         _print_tasks([made], as_json, one=True)
 
 
@@ -151,8 +164,11 @@ def show(
             print_json(values | {"answers": {each.answer: each.clients for each in found.answers}})
             return
         _print_tasks([found.task], as_json=False, one=True)
-        caption = "before, after: mean and deviation over clients"
-        print_table(task_report.ROUND_COLUMNS, map(task_report.round_row, rounds), caption)
+        caption = "before, after: accuracy, mean and deviation (±) over clients"
+        rows = map(task_report.round_row, rounds)
+        print_table(task_report.ROUND_COLUMNS, rows, caption, dropped=task_report.DROPPED_COLUMNS)
+        for line in (line for each in rounds for line in task_report.round_lines(each)):
+            typer.echo(line)
         if found.answers:
             told = ", ".join(f"{each.answer} {each.clients}" for each in found.answers)
             typer.echo(f"clients by what their last check-in was told: {told}")
@@ -286,7 +302,8 @@ def model(
             print_json(values if metadata is None else values | {"metadata": dict(metadata)})
             return
         what = "model" if metadata is None else "whole model"
-        typer.echo(f"wrote {file}: the {what} of {task} after round {found.round}, {len(found.class_names)} classes")
+        when = f"after round {found.round}" if found.round else "with its initial weights, untrained by any round"
+        typer.echo(f"wrote {file}: the {what} of {task} {when}, {len(found.class_names)} classes")
         if metadata is not None:
             shown = ("input", "preprocessing", "output", "classes")
             typer.echo("; ".join(f"{key}: {metadata[key]}" for key in shown))
@@ -302,5 +319,7 @@ def _print_tasks(tasks: list[Any], as_json: bool, one: bool = False) -> None:
         return
     print_table(task_report.TASK_COLUMNS, map(task_report.task_row, listed))
     if one:
-        for line in filter(None, (task_report.privacy_line(listed[0]), *listed[0]["notices"])):
+        number = listed[0]["released_round"]
+        released = number and f"released: round {number}"
+        for line in filter(None, (task_report.privacy_line(listed[0]), released, *listed[0]["notices"])):
             typer.echo(line)

@@ -8,13 +8,51 @@ from rich.table import Table
 from rich.text import Text
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], caption: str | None = None) -> None:
-    """Print a table as wide as the terminal; without a terminal as wide as it needs, up to 200 columns."""
-    table = Table(*columns, caption=caption)
-    for row in rows:
-        # As plain text: names come from others, and rich reads square brackets as markup.
-        table.add_row(*(Text("\n".join(map(plain, cell.splitlines()))) for cell in row))
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    caption: str | None = None,
+    *,
+    dropped: Sequence[str] = (),
+    uncut: bool = False,
+) -> None:
+    """Print a table as wide as the terminal; without a terminal as wide as it needs, up to 200 columns.
+
+    Args:
+        columns: Headers.
+        rows: Their cells.
+        caption: A line below it.
+        dropped: Columns that go where the terminal is too narrow, one after the other.
+        uncut: Where it is too narrow, print lines instead: the first cell of a row, and below it the others.
+    """
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    # As plain text: names come from others, and rich reads square brackets as markup.
+    cells = [[Text("\n".join(map(plain, cell.splitlines()))) for cell in row] for row in rows]
+    gone = 0
+    while (too_wide := _width(table := _table(columns, cells, dropped[:gone])) > console.width) and gone < len(dropped):
+        gone += 1
+    if not (too_wide and uncut):
+        table.caption = caption
+        console.print(table)
+        return
+    for row in cells:
+        console.print(row[0], soft_wrap=True)
+        console.print("   ", Text(", ").join(Text(f"{columns[i]} ") + row[i] for i in range(1, len(row))))
+    if caption:
+        console.print(caption)
+
+
+def _table(columns: Sequence[str], cells: Iterable[Sequence[Text]], without: Sequence[str]) -> Table:
+    kept = [i for i, name in enumerate(columns) if name not in without]
+    table = Table(*(columns[i] for i in kept))
+    for row in cells:
+        table.add_row(*(row[i] for i in kept))
+    return table
+
+
+def _width(table: Table) -> int:
+    """The columns of a terminal in which no cell is wrapped."""
+    return Console(width=10_000).measure(table).maximum
 
 
 def readable_bytes(count: float) -> str:

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from fedlens.reports.statement_report import statement_values
+from fedlens.reports.tables import plain, readable_bytes
 from fedlens.reports.tracking import Tracked
 from fedlens_proto import wire
 from fedlens_proto.v1 import admin_pb2 as pb
@@ -31,6 +32,7 @@ def task_values(task: pb.Task) -> dict[str, Any]:
         "population": task.population or None,
         "privacy": _privacy_values(task.privacy) if task.HasField("privacy") else None,
         "bundles": [digest.hex() for digest in task.bundles],
+        "released_round": task.released_round or None,
         "awaited_canaries": list(task.awaited_canaries) or None,
         "statements": [statement_values(*each) for each in zip(task.statements, task.bundles, strict=True)],
         "notices": list(task.notices),
@@ -126,39 +128,37 @@ def personal_values(
 def round_row(values: dict[str, Any]) -> list[str]:
     """A row under `ROUND_COLUMNS`."""
     counts = values["counts"]
-    reason = "overdue, waits for more updates" if values["overdue"] else values["reason"]
-    outcome = values["state"] + (f": {reason}" if reason else "")
-    left_out = [
-        f"{member['client'][:8]} {member['state']}: {member['reason'] or 'no reason given'}"
-        for member in values["members"]
-        if member["state"] in ("quarantined", "failed")
-    ]
     return [
         str(values["round"]),
-        outcome,
-        str(sum(counts.values())),
-        str(counts.get("reported", 0)),
-        "\n".join(left_out) or "-",
-        _personal(values["personal"]["before"]),
-        _personal(values["personal"]["after"]),
+        values["state"],
+        f"{counts.get('reported', 0)} of {sum(counts.values())}",
+        str(counts.get("late", 0)),
+        str(sum(counts.get(state, 0) for state in _LEFT_OUT)),
+        *_personal(values["personal"]["before"]),
+        *_personal(values["personal"]["after"]),
         f"{values['global']['accuracy']:.1%}" if values["global"] else "-",
-        f"{values['bytes_received']:,}",
-        f"{values['bytes_sent']:,}",
+        readable_bytes(values["bytes_received"]),
+        readable_bytes(values["bytes_sent"]),
     ]
+
+
+def round_lines(values: dict[str, Any]) -> list[str]:
+    """Lines below the table: why a round is not committed, and who was left out of it and why."""
+    reason = "overdue, waits for more updates" if values["overdue"] else values["reason"]
+    lines = [f"{values['state']}: {reason}"] if reason else []
+    for member in values["members"]:
+        if member["state"] in _LEFT_OUT:
+            lines.append(f"{member['client'][:12]} {member['state']}: {member['reason'] or 'no reason given'}")
+    return [plain(f"round {values['round']}: {line}") for line in lines]
 
 
 ROUND_COLUMNS: Sequence[str] = (
-    "round",
-    "state",
-    "members",
-    "reported",
-    "left out",
-    "before",
-    "after",
-    "global",
-    "bytes in",
-    "bytes out",
+    *("round", "state", "reported", "late", "left out"),
+    *("before", "±", "after", "±", "global", "bytes in", "bytes out"),
 )
+DROPPED_COLUMNS: Sequence[str] = ("±", "bytes out", "bytes in", "late")
+"""Those that a narrow terminal does without, the first of them first."""
+_LEFT_OUT = ("quarantined", "excluded", "failed")
 
 
 def _member_values(member: pb.MemberResult) -> dict[str, Any]:
@@ -244,8 +244,8 @@ def with_ratios(sums: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, "macro_precision": precision, "macro_recall": recall, "confusion": sums["confusion"]}
 
 
-def _personal(values: dict[str, Any] | None) -> str:
-    return "-" if values is None else f"{values['mean_accuracy']:.1%} ± {values['deviation']:.1%}"
+def _personal(values: dict[str, Any] | None) -> tuple[str, str]:
+    return ("-", "-") if values is None else (f"{values['mean_accuracy']:.1%}", f"{values['deviation']:.1%}")
 
 
 def _time(seconds: float) -> str | None:

@@ -1,6 +1,7 @@
-"""The encoding of messages in HTTP bodies, common to all calls."""
+"""The encoding of messages in HTTP bodies, common to all calls, and the hosts that are called without TLS."""
 
 import struct
+from ipaddress import ip_address
 from typing import TypeVar
 
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
@@ -40,6 +41,14 @@ def decode_request(kind: type[M], body: bytes) -> M:
     if found != PROTOCOL:
         raise WireError(f"{kind.DESCRIPTOR.name}.protocol is {found or 'unset'}; this version speaks {PROTOCOL}")
     return message
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a host, by name or address, is this machine, to which a secret may go without TLS."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def word(enum: EnumTypeWrapper, value: int) -> str:

@@ -4,17 +4,19 @@ Relative paths are relative to the config file. `sections.py` has the keys.
 """
 
 import difflib
+import re
 import tomllib
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from fedlens_server.sections import AdminSection, AppSection, LimitsSection, Section, ServerSection
+from fedlens_proto.wire import is_loopback
+from fedlens_server.sections import DIGEST, AdminSection, AppSection, LimitsSection, Section, ServerSection
 
 _HASH = "token_sha256"
+_TUPLE = re.compile(r"\('(.*?)',?\)")  # in which `tomllib` names a table
 
 
 class ConfigError(Exception):
@@ -39,13 +41,13 @@ class Config(Section):
                     )
         return self
 
-
-def is_loopback(host: str) -> bool:
-    """True if the address can only be reached from the same machine."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    @model_validator(mode="after")
+    def _two_addresses(self) -> Self:
+        server, admin = self.server, self.admin
+        hosts, is_tcp = {server.host, admin.host}, server.socket is None and admin.socket is None
+        if is_tcp and server.port == admin.port != 0 and (len(hosts) == 1 or hosts == {"0.0.0.0", "127.0.0.1"}):
+            raise ValueError(f"admin.port: found {admin.port}, the same as server.port; clients and operators need two")
+        return self
 
 
 def load(path: Path) -> Config:
@@ -61,13 +63,14 @@ def load(path: Path) -> Config:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise ConfigError(f"{path}: this is not valid TOML: {error}") from error
+        text = _TUPLE.sub(lambda found: "[" + found[1].replace("', '", ".") + "]", str(error))
+        raise ConfigError(f"{path}: this is not valid TOML: {text}") from error
     sections = {"server": {}, "admin": {}, "limits": {}} | raw
     try:
         return Config.model_validate(sections, context={"folder": path.parent})
     except ValidationError as error:
         faults = [_sentence(dict(fault)) for fault in error.errors(include_url=False)]
-        raise ConfigError("\n".join(f"{path.name}: {fault}" for fault in faults)) from error
+        raise ConfigError("\n".join(f"{path}: {fault}" for fault in faults)) from error
 
 
 def keys() -> dict[str, FieldInfo]:
@@ -101,7 +104,8 @@ def _sentence(fault: dict[str, Any]) -> str:
         found = "found nothing"
     elif names[-1] == _HASH:
         # An operator may have put the token itself here; keep it out of the log.
-        found = "found something else"
+        found = f"found {len(fault['input'])} characters" if isinstance(fault["input"], str) else "found something else"
+        allowed += f"; if it is the token itself, {DIGEST}"
     else:
         found = f"found {fault['input']!r}"
     return f"{key}: {found}, must be {allowed}"

@@ -156,12 +156,14 @@ async def _listen(runner: Runner, section: ListeningSection, certificate: Certif
     context = None if certificate is None else certificate.context
     if section.socket is not None:
         return await listen_on_socket(runner, section.socket, f"{name}.socket")
-    return await listen(runner, section.host, section.port, context, f"{name}.port")
+    return await listen(runner, section.host, section.port, context, name)
 
 
 def _open(state: StateAddress) -> Candidate:
     check_access(state.folder)
     if not holds_state(state):
+        if state.folder.is_file():
+            raise StoreUnusable(f"server.data: {state.folder} is a file, not a folder")
         place = f"server.data: {state.folder}" if state.database is None else f"server.database: {state.database}"
         raise StoreUnusable(
             f"{place} holds no server's state. If its disk is not mounted, mount it. "

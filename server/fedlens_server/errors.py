@@ -1,7 +1,7 @@
 """The errors of the server, each with its HTTP status and code.
 
 ServerError
-├── Malformed          400  the request cannot be read
+├── Malformed          400  the request cannot be read, or asks for what is not allowed
 ├── Unauthorised       401  no credential, or an unknown one
 ├── Forbidden          403  not a member, wrong role, banned
 ├── Unknown            404  no such thing, or none that this client may see
@@ -46,7 +46,7 @@ class ServerError(Exception):
 
 
 class Malformed(ServerError, status=HTTPStatus.BAD_REQUEST, code="malformed", retry=RETRY_NEVER):
-    """The request cannot be read; sending it again will not help."""
+    """The request cannot be read, or a value in it is not allowed; sending it again will not help."""
 
 
 class Unauthorised(ServerError, status=HTTPStatus.UNAUTHORIZED, code="unauthorised", retry=RETRY_NEVER):

@@ -12,8 +12,9 @@ import trustme
 
 from fedlens_proto.programs.statements import key_pair
 from fedlens_proto.v1 import admission_pb2
+from fedlens_proto.wire import is_loopback
 from fedlens_server.clock import SystemClock
-from fedlens_server.config import ConfigError, is_loopback
+from fedlens_server.config import ConfigError
 from fedlens_server.engine.operators import tokens
 from fedlens_server.errors import StoreUnusable, Unavailable
 from fedlens_server.store import StateAddress, Store, Transaction

@@ -25,6 +25,8 @@ _FINGERPRINTS = "a list of texts of 32 pairs of hexadecimal digits in upper case
 _PACKAGE = r"\A[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)+\z"
 _FINGERPRINT = r"\A[0-9A-F]{2}(:[0-9A-F]{2}){31}\z"
 
+DIGEST = "`printf %s TOKEN | sha256sum` gives its digest"
+
 Network = IPv4Network | IPv6Network
 
 
@@ -215,7 +217,11 @@ class ServerSection(ListeningSection):
     @field_validator("certfile", "keyfile", mode="after")
     @classmethod
     def _is_there(cls, value: Path | None) -> Path | None:
-        if value is not None and not value.is_file():
+        try:
+            is_there = value is None or value.is_file()
+        except PermissionError as error:
+            raise ValueError(f"found {str(value)!r}, which cannot be read: {error.strerror}") from error
+        if not is_there:
             raise ValueError(f"found {str(value)!r}, but there is no such file")
         return value
 
@@ -264,6 +270,13 @@ class AdminSection(ListeningSection):
         "true or false",
         default=False,
     )
+
+    @field_validator("token_sha256", mode="after")
+    @classmethod
+    def _not_of_the_sample(cls, value: str) -> str:
+        if not value.strip("0"):
+            raise ValueError(f"found the sample's zeros; make a token with `openssl rand -hex 32`: {DIGEST}")
+        return value
 
 
 class LimitsSection(Section):

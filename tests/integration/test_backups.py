@@ -30,11 +30,11 @@ async def test_clients_that_are_ahead_of_a_restored_server_go_on_with_it(
         await committed(server, 1)
         profile = str(server.folder / "admin.toml")
         said = await asyncio.to_thread(run_fedlens, "backup", "--keep", "2", "--admin", profile)
-        saved = server.folder / "backups" / said.partition(": ")[0]
+        saved = said.partition(": ")[0]
         ahead = await committed(server, await committed(server, 1) + 2)
         await asyncio.to_thread(server.kill)
 
-        restored = run_fedlens("restore", str(saved), "--data", str(server.folder / "restored"))
+        restored = run_fedlens("restore", saved, "--data", str(server.folder / "restored"))
         config.write_text(config.read_text().replace(DATA, 'data = "restored"'))
         await asyncio.to_thread(server.start)
         behind = await committed(server, 0)

@@ -18,7 +18,7 @@ from fedlens_server.store import Store, schema
 
 ROOT = Path(__file__).parents[2]
 CERTIFICATES = f'certificates = ["{":".join(["AB"] * 32)}"]'
-ADMIN = f'[admin]\ntoken_sha256 = "{"0" * 64}"\n'
+ADMIN = f'[admin]\ntoken_sha256 = "{"5" * 64}"\n'
 
 
 def config_of(folder: Path, text: str) -> Config:
@@ -113,17 +113,40 @@ def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
         ("[server]\nzzzzzz = 1\n", "server.zzzzzz: unknown key; allowed are server.host, server.port"),
         ('[server]\ncertfile = "/gone.pem"\nkeyfile = "/gone.key"\n', "found '/gone.pem', but there is no such file"),
         ('[server]\nhost = "0.0.0.0"\n', "server.host: found '0.0.0.0' without a certificate"),
+        ("[server]\nport = 8444\n", "fedlens.toml: admin.port: found 8444, the same as server.port"),
+        (
+            '[server]\nhost = "0.0.0.0"\nbehind_proxy = true\nport = 8444\n',
+            "admin.port: found 8444, the same as server.port",
+        ),
     ],
 )
 def test_a_bad_value_is_refused_by_name(tmp_path: Path, text: str, expected: str) -> None:
     assert expected in refusal(tmp_path, text + ADMIN)
 
 
-@pytest.mark.parametrize("value", ["a-token-itself", "0" * 65, "0" * 64 + "z", "0" * 64 + "\\n"])
-def test_what_stands_in_place_of_a_hash_is_refused_and_not_repeated(tmp_path: Path, value: str) -> None:
-    said = refusal(tmp_path, f'[admin]\ntoken_sha256 = "{value}"\n')
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ('"a-token-itself"', "14 characters"),
+        (f'"{"0" * 65}"', "65 characters"),
+        (f'"{"0" * 64}\\n"', "65 characters"),
+        (f'"{"A" * 64}"', "64 characters"),
+        ("123456", "something else"),
+    ],
+)
+def test_what_stands_in_place_of_a_hash_is_refused_and_not_repeated(tmp_path: Path, value: str, found: str) -> None:
+    said = refusal(tmp_path, f"[admin]\ntoken_sha256 = {value}\n")
 
-    assert said == "fedlens.toml: admin.token_sha256: found something else, must be 64 hexadecimal digits in lower case"
+    assert said == (
+        f"{tmp_path}/fedlens.toml: admin.token_sha256: found {found}, must be 64 hexadecimal digits in lower case; "
+        "if it is the token itself, `printf %s TOKEN | sha256sum` gives its digest"
+    )
+
+
+def test_the_zeros_of_the_sample_config_are_no_digest(tmp_path: Path) -> None:
+    said = refusal(tmp_path, ADMIN.replace("5" * 64, "0" * 64))
+
+    assert "admin.token_sha256: found the sample's zeros; make a token with `openssl rand -hex 32`: `printf" in said
 
 
 def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
@@ -135,6 +158,8 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
 def test_a_file_that_is_no_toml_is_refused_with_the_line(tmp_path: Path) -> None:
     assert "this is not valid TOML" in refusal(tmp_path, "[server\n")
     assert "line 1" in refusal(tmp_path, "[server\n")
+    assert "not valid TOML: Cannot declare [server] twice (at line 2" in refusal(tmp_path, "[server]\n[server]\n")
+    assert "not valid TOML: Cannot declare [a.b] twice (at line 2" in refusal(tmp_path, "[a.b]\n[a.b]\n")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -199,7 +224,10 @@ def test_the_sample_config_is_loaded(tmp_path: Path) -> None:
     for name in ("server.pem", "server.key"):
         (tmp_path / name).touch()
 
-    config = config_of(tmp_path, (ROOT / "deploy/fedlens.toml").read_text())
+    text = (ROOT / "deploy/fedlens.toml").read_text()
+    (fault,) = refusal(tmp_path, text).splitlines()
+    assert "found the sample's zeros" in fault
+    config = config_of(tmp_path, text.replace("0" * 64, "5" * 64))
 
     assert config.server.data == Path("/var/lib/fedlens")
 

@@ -4,9 +4,8 @@ import asyncio
 import ssl
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from http import HTTPStatus
-from ipaddress import ip_address
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 from urllib.parse import urlsplit
@@ -273,7 +272,9 @@ async def _from_network(error: Exception, server: str) -> Exception:
             f"on the server's own machine, http{server.removeprefix('https')}"
         )
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return Untrusted(f"the server's certificate is not trusted: {error.certificate_error}; give its CA")
+        return Untrusted(
+            f"the server's certificate is not trusted: {error.certificate_error}; give its CA with --ca FILE"
+        )
     if isinstance(error, aiohttp.ClientResponseError):
         return BadResponse(f"the response is not HTTP: {error.message}")
     if isinstance(error, TimeoutError) and not str(error):
@@ -305,14 +306,6 @@ def _checked(server: str) -> str:
         raise Untrusted(f"server {server!r} is no address; it looks like https://host:8443")
     if parts.username is not None or parts.password is not None:
         raise Untrusted("the server's address must not hold a user or a password")
-    if parts.scheme == "http" and not _is_this_machine(parts.hostname):
+    if parts.scheme == "http" and not wire.is_loopback(parts.hostname):
         raise Untrusted(f"server {server!r}: plain HTTP would show the secret to others on the way; use https://")
     return server.rstrip("/")
-
-
-def _is_this_machine(host: str) -> bool:
-    if host == "localhost":
-        return True
-    with suppress(ValueError):
-        return ip_address(host).is_loopback
-    return False

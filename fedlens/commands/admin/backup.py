@@ -18,7 +18,7 @@ def backup(
     with reported_admin():
         made = admin_client(admin).backup(keep)
         typer.echo(
-            f"{made.name}: {made.blobs} blobs, {made.copied} of them new, {made.copied_bytes} bytes copied; "
+            f"{made.place}: {made.blobs} blobs, {made.copied} of them new, {made.copied_bytes} bytes copied; "
             f"{made.removed} older backups removed"
         )
 

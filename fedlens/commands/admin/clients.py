@@ -13,8 +13,10 @@ from fedlens.commands.options import AsJson, print_json
 client_app = typer.Typer()
 client_app.callback(invoke_without_command=True)(client)
 State = Literal["active", "banned", "sits-out"]
-ClientId = Annotated[str, typer.Argument(metavar="CLIENT", help="Id of the client, 64 hexadecimal digits.")]
-OneClient = Annotated[str | None, typer.Argument(metavar="[CLIENT]", help="Id of the client, 64 hexadecimal digits.")]
+_ID_HELP = "Id of the client in hexadecimal, or its first 8 digits or more."
+ClientId = Annotated[str, typer.Argument(metavar="CLIENT", help=_ID_HELP)]
+OneClient = Annotated[str | None, typer.Argument(metavar="[CLIENT]", help=_ID_HELP)]
+_COLUMNS = ("id", "role", "token", "enrolled", "last seen", "state")
 
 
 @client_app.command("list")
@@ -42,7 +44,7 @@ def list_clients(
             print_json(found)
             return
         caption = "there may be more: --limit" if len(found) == limit else None
-        print_table(("id", "role", "token", "enrolled", "last seen", "state"), map(_row, found), caption)
+        print_table(_COLUMNS, map(_row, found), caption, uncut=True)
 
 
 @client_app.command()
@@ -58,7 +60,7 @@ def show(client: ClientId, admin: Admin = None, as_json: AsJson = False) -> None
             told = {key: getattr(found, key) for key in ("answer", "answer_task", "answer_detail", "answered_at")}
             print_json(values | {"capabilities": _plain(found.capabilities), "tasks": tasks} | told)
             return
-        print_table(("id", "role", "token", "enrolled", "last seen", "state"), [_row(values)])
+        print_table(_COLUMNS, [_row(values)], uncut=True)
         print_table(
             ("task", "suits", "last round", "took part", "misses", "quarantines", "sits out until"),
             (
@@ -135,5 +137,5 @@ def _row(values: dict[str, Any]) -> list[str]:
         state += f" since {readable_time(values['banned_at'])}" + (values["ban_reason"] and f": {values['ban_reason']}")
     elif state == "sits-out":
         state += f" until {readable_time(values['sits_out_until'])}"
-    times = (readable_time(values[key]) for key in ("enrolled_at", "last_seen"))
+    times = (readable_time(values[key], "%Y-%m-%d %H:%MZ") for key in ("enrolled_at", "last_seen"))
     return [values["id"], values["role"], values["token"], *times, state]

@@ -55,6 +55,6 @@ def seconds(text: str | None, option: str) -> float:
     return float(int(found[1]) * _UNITS_S[found[2]])
 
 
-def readable_time(when: float) -> str:
-    """A time, by seconds since the epoch, to the second in UTC; `-` for none."""
-    return datetime.fromtimestamp(when, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if when else "-"
+def readable_time(when: float, form: str = "%Y-%m-%d %H:%M:%SZ") -> str:
+    """A time, by seconds since the epoch, in UTC; `-` for none."""
+    return datetime.fromtimestamp(when, UTC).strftime(form) if when else "-"

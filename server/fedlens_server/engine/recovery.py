@@ -59,6 +59,9 @@ def load(
         store.submit(lambda transaction: garbage.sweep_all(federation, transaction)).result()
     except StorageFull as error:
         raise StoreUnusable(f"{store.folder}: the disk is full; make room and start again") from error
+    found = [task.round for task in federation.tasks.values() if task.round is not None]
+    held = sum(current.reported for current in found)
+    events.note(Event.STATE_READ, tasks=len(federation.tasks), open_rounds=len(found), updates=held)
     rounds.start_ready(federation)
     return federation
 

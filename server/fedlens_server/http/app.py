@@ -60,7 +60,7 @@ async def leading(request: web.Request, handler: Handler) -> web.StreamResponse:
     response = await handler(request)
     if response.prepared or request.path in _OF_THE_PROCESS or request.app[SERVICE].store.lead.is_certain:
         return response
-    return refusal(request.app[SERVICE].store.lead.doubt())
+    return refusal(request, request.app[SERVICE].store.lead.doubt())
 
 
 def _application(service: Service, side: str, routes: Iterable[web.RouteDef], *more: object) -> web.Application:

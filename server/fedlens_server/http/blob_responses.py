@@ -8,6 +8,7 @@ from aiohttp import hdrs, web
 
 from fedlens_server.errors import Unknown, WrongRange
 from fedlens_server.http import responses
+from fedlens_server.http.service import BLOB_BYTES
 from fedlens_server.store import Location, encoding
 from fedlens_server.store.blobs import ComputedTensors
 
@@ -49,6 +50,7 @@ async def send_blob(
         refusal.headers[hdrs.CONTENT_RANGE] = f"bytes */{location.size}"
         return refusal
     size = last - first
+    request[BLOB_BYTES] = size if request.method == hdrs.METH_GET else 0
     if request.method == hdrs.METH_GET:
         count(size)
     if location.path is not None and accel_location is not None:

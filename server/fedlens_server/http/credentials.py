@@ -48,7 +48,10 @@ def operator(found: str, configured_sha256: str, known: Mapping[str, Operator], 
     if hmac.compare_digest(found, configured_sha256):
         return ADMIN
     if found not in known:
-        raise Unauthorised("this is no operator's token of this server, or it was revoked")
+        raise Unauthorised(
+            "this is no operator's token of this server, or it was revoked; "
+            "this address is for operators, clients have another"
+        )
     if (expires_at := known[found].expires_at) is not None and now >= expires_at:
         raise Unauthorised(f"operator's token {known[found].name!r} has expired")
     return known[found]

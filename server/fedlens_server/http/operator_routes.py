@@ -24,7 +24,7 @@ from fedlens_server.engine.operators import (
     tasks,
     tokens,
 )
-from fedlens_server.errors import Malformed
+from fedlens_server.errors import Malformed, Unknown
 from fedlens_server.http import credentials, responses
 from fedlens_server.http.blob_responses import send_blob
 from fedlens_server.http.bodies import read_body
@@ -74,7 +74,7 @@ def routes() -> list[web.RouteDef]:
 async def operators_only(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuse requests to `/v1/admin` and for metrics without the token of an operator who may send them."""
     service = request.app[SERVICE]
-    if request.path.startswith("/v1/") or (request.path == METRICS and not service.config.admin.metrics_open):
+    if request.path.startswith(responses.API) or (request.path == METRICS and not service.config.admin.metrics_open):
         request[OPERATOR] = operator = service.operator(tokens.hashed(credentials.bearer(request)))
         operator.check_may(request.method)
     return await handler(request)
@@ -94,8 +94,9 @@ async def put_part(request: web.Request) -> web.Response:
 
 async def has_part(request: web.Request) -> web.Response:
     """`HEAD /v1/admin/parts/{sha256}`: status 200 if a part is stored."""
-    await asyncio.to_thread(request.app[SERVICE].federation.store.blobs.locate, _digest(request))
-    return web.Response()
+    if _digest(request) in request.app[SERVICE].federation.store.blobs.sizes:
+        return web.Response()
+    return responses.error(Unknown("this part is not stored here"))  # an answer, no refusal
 
 
 async def create_task(request: web.Request) -> web.Response:
@@ -215,13 +216,13 @@ async def list_clients(request: web.Request) -> web.Response:
 
 async def show_client(request: web.Request) -> web.Response:
     """`GET /v1/admin/clients/{client}`: all that is known of a client."""
-    federation, client = request.app[SERVICE].federation, _client_id(request.match_info["client"])
+    federation, client = request.app[SERVICE].federation, await _named_client(request)
     return responses.message(await asyncio.to_thread(client_list.show, federation, client))
 
 
 async def ban_client(request: web.Request) -> web.Response:
     """`POST /v1/admin/clients/{client}/ban`: shut a client out."""
-    service, client = request.app[SERVICE], _client_id(request.match_info["client"])
+    service, client = request.app[SERVICE], await _named_client(request)
     reason = await _reason(request)
     await service.durable(bans.ban(service.federation, client, reason, request[OPERATOR]))
     return responses.message(admission_pb2.BanResponse())
@@ -229,7 +230,7 @@ async def ban_client(request: web.Request) -> web.Response:
 
 async def unban_client(request: web.Request) -> web.Response:
     """`POST /v1/admin/clients/{client}/unban`: let a client in again."""
-    service, client = request.app[SERVICE], _client_id(request.match_info["client"])
+    service, client = request.app[SERVICE], await _named_client(request)
     await service.durable(bans.unban(service.federation, client, request[OPERATOR]))
     return responses.message(admission_pb2.BanResponse())
 
@@ -292,6 +293,11 @@ async def make_backup(request: web.Request) -> web.Response:
 async def _reason(request: web.Request) -> str:
     body = await read_body(request, "ban", request.app[SERVICE].config.limits)
     return decode_request(admission_pb2.BanRequest, body).reason
+
+
+async def _named_client(request: web.Request) -> bytes:
+    federation, digits = request.app[SERVICE].federation, request.match_info["client"]
+    return await asyncio.to_thread(client_list.find, federation, digits)
 
 
 def _client_id(text: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Responses to requests: messages and errors, all of them protobuf, errors in one place."""
+"""Responses to requests: messages and errors, in the API all of them protobuf, errors in one place."""
 
 import asyncio
 import logging
@@ -14,10 +14,13 @@ from fedlens_proto.errors import WireError
 from fedlens_proto.v1 import error_pb2
 from fedlens_proto.wire import MEDIA_TYPE
 from fedlens_server.errors import Malformed, ServerError, TooLarge, Unknown
+from fedlens_server.http.service import SIDE
 from fedlens_server.telemetry import events
 from fedlens_server.telemetry.events import Event
 
 INTERNAL_RETRY_MS = 5_000
+API = "/v1/"
+"""The start of the paths whose answers programs read."""
 _log = logging.getLogger(__name__)
 
 
@@ -26,8 +29,10 @@ def message(body: Message) -> web.Response:
     return web.Response(body=body.SerializeToString(), content_type=MEDIA_TYPE)
 
 
-def error(fault: ServerError) -> web.Response:
-    """The response that tells the client what was wrong and whether to come back."""
+def error(fault: ServerError, path: str = API) -> web.Response:
+    """The response that tells the client what was wrong and whether to come back; outside of the API people read it."""
+    if not path.startswith(API):
+        return web.Response(status=fault.status, text=f"{fault}\n")
     body = error_pb2.Error(
         code=fault.code, message=str(fault), retry=fault.retry, retry_after_ms=fault.retry_after_ms
     ).SerializeToString()
@@ -36,40 +41,42 @@ def error(fault: ServerError) -> web.Response:
 
 @web.middleware
 async def errors_as_messages(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn all that a handler raises into an `Error` message."""
+    """Turn all that a handler raises into an `Error` message, or a text outside of the API."""
     try:
         return await handler(request)
     except ServerError as fault:
-        return refusal(fault)
+        return refusal(request, fault)
     except web.HTTPException as fault:
-        return refusal(_of_framework(request, fault), fault.reason)  # its text quotes the path that was sent
+        return refusal(request, _of_framework(request, fault), fault.reason)  # its text quotes the path that was sent
     except (ConnectionError, web.RequestPayloadError) as fault:
         if isinstance(fault, ConnectionError) or request.transport is None or request.transport.is_closing():
             # The client is gone; the connection is closed without a response.
             raise ConnectionResetError from fault
-        return refusal(Malformed(f"the body cannot be read: {fault}"), type(fault).__name__)
+        return refusal(request, Malformed(f"the body cannot be read: {fault}"), type(fault).__name__)
     except WireError as fault:
-        return refusal(Malformed(str(fault)))
+        return refusal(request, Malformed(str(fault)))
     except Exception as fault:
         _log.error("a request failed", exc_info=fault)
-        return _answer(_failed())
+        return _answer(request, _failed())
 
 
-def _answer(fault: ServerError) -> web.Response:
+def _answer(request: web.Request, fault: ServerError) -> web.Response:
     if (seen := events.REQUEST.get()) is not None:
         seen.code = fault.code
-    return error(fault)
+    return error(fault, request.path)
 
 
-def refusal(fault: ServerError, reason: str = "") -> web.Response:
+def refusal(request: web.Request, fault: ServerError, reason: str = "") -> web.Response:
     """As `error`, with a line in the log; `reason` is told there instead of the error's own text."""
     events.note(Event.REFUSED, code=fault.code, reason=reason or str(fault))
-    return _answer(fault)
+    return _answer(request, fault)
 
 
 def _of_framework(request: web.Request, fault: web.HTTPException) -> ServerError:
     if fault.status in (404, 405):
-        return Unknown(f"there is no {request.method} {request.path} here")
+        is_elsewhere = request.path.startswith(f"{API}admin/") and request.app.get(SIDE) == "clients"
+        where = "; this address is for clients, operators have another" if is_elsewhere else ""
+        return Unknown(f"there is no {request.method} {request.path} here{where}")
     if fault.status == 413:
         return TooLarge(f"more bytes than {request.method} {request.path} takes")
     return Malformed(f"the request cannot be served: {fault.reason}")

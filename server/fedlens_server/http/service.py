@@ -26,6 +26,7 @@ from fedlens_server.http.outcomes import Outcomes
 from fedlens_server.http.sockets.addresses import Addresses
 from fedlens_server.http.sockets.certificate import Certificate
 from fedlens_server.store import Store
+from fedlens_server.telemetry import events
 from fedlens_server.telemetry.metrics import Metrics
 
 RETRY_MS = 2_000
@@ -89,7 +90,10 @@ class Service:
     def operator(self, token_sha256: str) -> Operator:
         """The operator whose token has this hash; errors as in `credentials.operator` and `federation`."""
         operators = self.federation.operators
-        return credentials.operator(token_sha256, self.config.admin.token_sha256, operators, self.clock.now())
+        found = credentials.operator(token_sha256, self.config.admin.token_sha256, operators, self.clock.now())
+        if (seen := events.REQUEST.get()) is not None:
+            seen.by = found.name
+        return found
 
     @property
     def uploads(self) -> int:
@@ -214,3 +218,5 @@ OPERATOR = web.RequestKey("operator", Operator)
 """The operator who sent a request to the admin API."""
 ADDRESS = web.RequestKey("address", str)
 """The address of the client that sent a request, also behind a trusted proxy."""
+BLOB_BYTES = web.RequestKey("blob_bytes", int)
+"""Bytes of a blob that the answer to a request brings, also where aiohttp or nginx sends them from a file."""

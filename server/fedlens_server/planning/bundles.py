@@ -87,7 +87,8 @@ def need_objective(task: TaskPlan, objectives: Sequence[str]) -> None:
     """
     for i, manifest in _ordinary(task):
         if (found := objective(manifest)) not in objectives:
-            allowed = f"one of {', '.join(objectives)} for {task.settings.method}; export the bundle so"
+            needed = f"{' or '.join(objectives)} for {task.settings.method}"
+            allowed = f"{needed}; export the bundle with --objective {objectives[0]}"
             raise SettingsError(f"manifests[{i}].objective", f"{found!r}", allowed)
 
 

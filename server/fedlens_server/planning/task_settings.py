@@ -1,6 +1,8 @@
 """The settings of a task: a JSON object from the operator."""
 
+import difflib
 import json
+import shlex
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -51,6 +53,7 @@ _ONLY = {
 """The settings that belong to one selection and are refused with the other."""
 
 
+_TABLES = ("dp", "eligible", "hyper", "options")
 _ON = ("exclude", "clip", "cap")
 """The rules about updates that are on in a task that selects by arrival."""
 
@@ -80,19 +83,25 @@ class TaskSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     method: StrictStr = Field(description="name of a method")
-    rounds: Count = Field(description="rounds to commit, 1 to 1000000")
+    rounds: Count = Field(description="a whole number, 1 to 1000000 (rounds to commit)")
     selection: Literal["drawn", "arrivals"] = Field(default="drawn", description='"drawn" or "arrivals"')
-    population: Count | None = Field(default=None, description="trainers to wait for, 1 to 1000000")
-    cohort: Literal["all"] | Count = Field(default="all", description='"all", or clients a round')
-    goal: Count | None = Field(default=None, description="updates that a round wants, 1 to 1000000")
+    population: Count | None = Field(default=None, description="a whole number, 1 to 1000000 (trainers to wait for)")
+    cohort: Literal["all"] | Count = Field(
+        default="all", description='"all", or a whole number, 1 to 1000000 (clients a round)'
+    )
+    goal: Count | None = Field(default=None, description="a whole number, 1 to 1000000 (updates that a round wants)")
     over_selection: Annotated[Number, Field(ge=1, le=10)] | None = Field(
         default=None, description="a number from 1 to 10"
     )
-    canary: Annotated[StrictInt, Field(ge=0, le=1_000_000)] = Field(default=3, description="clients, 0 to 1000000")
+    canary: Annotated[StrictInt, Field(ge=0, le=1_000_000)] = Field(
+        default=3, description="a whole number, 0 to 1000000 (clients)"
+    )
     member_deadline_s: Seconds = Field(default=600.0, description=_SECONDS)
-    max_failures: Count | None = Field(default=None, description="members that fail or are quarantined, 1 or more")
+    max_failures: Count | None = Field(
+        default=None, description="a whole number, 1 or more (members that fail or are quarantined)"
+    )
     rest: Literal["fair"] | Annotated[StrictInt, Field(ge=0, le=1_000_000)] = Field(
-        default="fair", description='"fair", or rounds, 0 to 1000000'
+        default="fair", description='"fair", or a whole number, 0 to 1000000 (rounds)'
     )
     patience_s: Annotated[Number, Field(ge=0, le=10_000_000)] = Field(
         default=10.0, description="seconds, at least 0, at most 10000000"
@@ -101,15 +110,15 @@ class TaskSettings(BaseModel):
     eligible: Eligible = Field(
         default=Eligible(), description='an object with "num_examples" and "client_version", 0 or more'
     )
-    max_participations: Count | None = Field(default=None, description="rounds, 1 to 1000000, or null")
+    max_participations: Count | None = Field(default=None, description="a whole number, 1 to 1000000 (rounds), or null")
     dp: CentralPrivacy | None = Field(
         default=None,
         description='an object with "clip" above 0, "noise" from 0.001 and "delta" from 1e-12 to 0.5, or null',
     )
     deadline_s: Seconds = Field(default=3600.0, description=_SECONDS)
-    min_reports: Count = Field(default=1, description="valid updates that a round needs, 1 or more")
-    epochs: Count | None = Field(default=None, description="passes over the photos, 1 or more")
-    steps: Count | None = Field(default=None, description="batches, 1 or more")
+    min_reports: Count = Field(default=1, description="a whole number, 1 or more (valid updates that a round needs)")
+    epochs: Count | None = Field(default=None, description="a whole number, 1 or more (passes over the photos)")
+    steps: Count | None = Field(default=None, description="a whole number, 1 or more (batches)")
     hyper: dict[StrictStr, Number] = Field(default={}, description="numbers by name of hyper-parameter")
     codec: CodecName = Field(default="f32", description='"f32", "f16" or "int8"')
     difference: StrictBool = Field(default=False, description="true or false")
@@ -121,13 +130,17 @@ class TaskSettings(BaseModel):
     batch_norm: Literal["average", "local_statistics", "local"] = Field(
         default="average", description='"average", "local_statistics" or "local"'
     )
-    evaluate_every: Count = Field(default=1, description="committed rounds between global evaluations, 1 or more")
-    max_consecutive_abandoned: Count = Field(default=5, description="abandoned rounds in a row, 1 or more")
+    evaluate_every: Count = Field(
+        default=1, description="a whole number, 1 or more (committed rounds between global evaluations)"
+    )
+    max_consecutive_abandoned: Count = Field(
+        default=5, description="a whole number, 1 or more (abandoned rounds in a row)"
+    )
     exclude: StrictBool = Field(default=False, description="true or false")
     clip: StrictBool = Field(default=False, description="true or false")
     cap: StrictBool = Field(default=False, description="true or false")
     krum: Annotated[StrictInt, Field(ge=1, le=100_000)] | None = Field(
-        default=None, description="updates to leave out, 1 to 100000, or null"
+        default=None, description="a whole number, 1 to 100000 (updates to leave out), or null"
     )
     median: StrictBool = Field(default=False, description="true or false")
     trimmed_mean: Annotated[StrictFloat, Field(gt=0, lt=0.5)] | None = Field(
@@ -141,7 +154,7 @@ class TaskSettings(BaseModel):
         default=None, description="a number above 0, or null"
     )
     max_photos_per_client: Annotated[StrictInt, Field(ge=1, le=MAX_COUNT)] = Field(
-        default=1_000_000, description=f"photos, 1 to {MAX_COUNT}"
+        default=1_000_000, description=f"a whole number, 1 to {MAX_COUNT} (photos)"
     )
     seed: Annotated[StrictStr, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
         default=None, description="64 hexadecimal digits, or left out for a random one"
@@ -159,13 +172,18 @@ class TaskSettings(BaseModel):
 
     @model_validator(mode="after")
     def _agree(self) -> "TaskSettings":
+        drawn = [name for name in ("population", "cohort") if name in self.model_fields_set]
+        if self.goal is not None and drawn:
+            allowed = "set without it: give --goal, or --population and --cohort, not both"
+            raise SettingsError("goal", f"{self.goal} with {drawn[0]}", allowed)
         other = "arrivals" if self.selection == "drawn" else "drawn"
         if foreign := [name for name in _ONLY[other] if name in self.model_fields_set]:
             found = json.dumps(self.model_dump()[foreign[0]])
             raise SettingsError(foreign[0], found, f'left out with selection "{self.selection}"')
         wanted = "population" if self.selection == "drawn" else "goal"
         if getattr(self, wanted) is None:
-            raise SettingsError(wanted, "nothing", str(type(self).model_fields[wanted].description))
+            options = "--goal N or --population N" if self.by_arrival else "--population N"
+            raise SettingsError(wanted, "nothing", f"{type(self).model_fields[wanted].description}; give {options}")
         if self.epochs is not None and self.steps is not None:
             raise SettingsError("steps", self.steps, "left out when epochs is set")
         if self.personal_fine_tuning and not self.personal_evaluation:
@@ -276,13 +294,25 @@ def check_hyper_values(settings: TaskSettings, manifest: manifest_pb2.Manifest) 
             raise SettingsError(f"hyper.{name}", value, f"from {least:g} to {most:g}")
 
 
+def unknown(key: str, value: object) -> Malformed:
+    """The error about a key that is no setting, with what may have been meant."""
+    known = TaskSettings.__pydantic_fields__
+    table, _, inner = key.partition(".")
+    if inner and table in _TABLES:
+        hint = f"give {shlex.quote(f'{table}={_short({inner: value})}')}"
+    elif near := difflib.get_close_matches(key, known, n=1):
+        hint = f"did you mean {near[0]}?"
+    else:
+        hint = f"there are {', '.join(sorted(known))}"
+    return Malformed(f"task settings: {key}: there is no such setting; {hint}")
+
+
 def _named(raw: dict[str, Any], error: ValidationError) -> Malformed:
     first = error.errors(include_url=False)[0]
     key = str(first["loc"][0])
     field = TaskSettings.__pydantic_fields__.get(key)
     if field is None:
-        known = ", ".join(sorted(TaskSettings.__pydantic_fields__))
-        return SettingsError(key, _short(raw.get(key)), f"left out: there is no such setting (there are {known})")
+        return unknown(key, raw.get(key))
     value = raw.get(key)
     if isinstance(value, dict) and len(first["loc"]) > 1:
         inside = first["loc"][1]

@@ -23,24 +23,22 @@ class Event(StrEnum):
     LEAD_DOUBTFUL = "lead-doubtful"
     LEAD_LOST = "lead-lost"
     CLOCKS_APART = "clocks-apart"
+    STATE_READ = "state-read"
     READY = "ready"
     STOPPING = "stopping"
     CERTIFICATE_READ = "certificate-read"
     CERTIFICATE_UNUSABLE = "certificate-unusable"
     ENROLLED = "enrolled"
     FORGOTTEN = "forgotten"
-    REVOKED = "revoked"
     REFUSED = "refused"
     NOT_HTTP = "not-http"
-    TASK_CREATED = "task-created"
+    OPERATED = "operated"
+    BACKUP_MADE = "backup-made"
+    BACKUP_FAILED = "backup-failed"
     TASK_STARTED = "task-started"
     TASK_ENDED = "task-ended"
     TASK_SUSPENDED = "task-suspended"
     TASK_PAUSED = "task-paused"
-    TASK_RESUMED = "task-resumed"
-    TASK_CHANGED = "task-changed"
-    TASK_ROLLED_BACK = "task-rolled-back"
-    MODEL_RELEASED = "model-released"
     STATEMENT_ENDS = "statement-ends"
     ROUND_OPENED = "round-opened"
     ROUND_CLOSED = "round-closed"
@@ -64,7 +62,7 @@ _WARNINGS = frozenset(
     {
         *(Event.TASK_SUSPENDED, Event.TASK_PAUSED, Event.ROUND_ABANDONED, Event.QUARANTINED, Event.EXCLUDED),
         *(Event.SLOW_REQUEST, Event.SLOW_WRITE, Event.CERTIFICATE_UNUSABLE, Event.STATEMENT_ENDS),
-        *(Event.LEAD_DOUBTFUL, Event.LEAD_LOST, Event.CLOCKS_APART),
+        *(Event.LEAD_DOUBTFUL, Event.LEAD_LOST, Event.CLOCKS_APART, Event.BACKUP_FAILED),
     }
 )
 
@@ -78,6 +76,7 @@ class Request:
         address: Of the client; empty: not known.
         endpoint: Method and route, never the path that was sent.
         client: The id that its credential gives; empty: none yet.
+        by: The operator who sent it; empty: none, or not known yet.
         held: True once it waited for work.
         code: Of the error that it was answered with.
     """
@@ -86,6 +85,7 @@ class Request:
     address: str
     endpoint: str
     client: bytes = b""
+    by: str = ""
     held: bool = False
     code: str = "ok"
 
@@ -110,8 +110,8 @@ def of_request() -> dict[str, Shown]:
     request = REQUEST.get()
     if request is None:
         return {}
-    client = {"client": _shown(request.client)} if request.client else {}
-    return {**client, "endpoint": request.endpoint, "request": request.id, "address": request.address}
+    sender = {"client": _shown(request.client)} if request.client else {"by": request.by} if request.by else {}
+    return {**sender, "endpoint": request.endpoint, "request": request.id, "address": request.address}
 
 
 def _shown(fact: str | int | float | bytes) -> Shown:

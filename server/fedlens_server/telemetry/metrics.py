@@ -56,6 +56,9 @@ KINDS = {
     "fedlens_last_commit_timestamp_seconds": Kind(
         "gauge", ("task",), "When the last round was committed, in seconds since the epoch; 0: none yet."
     ),
+    "fedlens_first_round_timestamp_seconds": Kind(
+        "gauge", ("task",), "When the first round was opened, in seconds since the epoch; missing: not yet."
+    ),
     "fedlens_round": Kind("gauge", ("task",), "Number of the round that is under way."),
     "fedlens_round_seconds": Kind("gauge", ("task",), "Time since the first place of the round under way was given."),
     "fedlens_round_overdue": Kind("gauge", ("task",), "1 while a round waits for updates after its deadline, else 0."),
@@ -73,6 +76,11 @@ KINDS = {
     "fedlens_disk_size_bytes": Kind("gauge", (), "Size of that file system."),
     "fedlens_database_bytes": Kind("gauge", (), "Size of the database's file."),
     "fedlens_blob_bytes": Kind("gauge", (), "Size of all stored blobs together."),
+    "fedlens_last_backup_timestamp_seconds": Kind(
+        "gauge",
+        (),
+        "When the last backup was made, in seconds since the epoch; 0: none yet; missing without `server.backups`.",
+    ),
     "fedlens_certificate_expiry_timestamp_seconds": Kind(
         "gauge", (), "When the certificate in use expires, in seconds since the epoch; missing without TLS."
     ),

@@ -41,6 +41,18 @@ async def test_a_client_is_banned_with_a_reason_and_let_in_again(administered: S
     assert (await client.check_in()).HasField("wait")
 
 
+async def test_the_first_digits_of_an_id_are_enough(administered: Server, operate: Command) -> None:
+    client = await administered.client(1)
+    await administered.client(2)
+    prefix = client.id.hex()[:13].upper()
+
+    banned = await operate("client", "ban", prefix)
+    shown = json.loads((await operate("client", "show", prefix[:12], "--json")).stdout)
+
+    assert banned.exit_code == 0, banned.output
+    assert (shown["id"], shown["state"]) == (client.id.hex(), "banned")
+
+
 async def test_all_clients_of_a_token_are_banned_and_let_in_again(administered: Server, operate: Command) -> None:
     for index in range(3):
         await administered.client(index)
@@ -72,8 +84,10 @@ async def test_operators_see_what_clients_were_last_told(administered: Server, o
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("show", "xyz"), "a client's id has 64 hexadecimal digits, found 'xyz'"),
-        (("show", "0" * 64), "there is no client 000"),
+        (("show", "xyz"), "a client's id has 64 hexadecimal digits, of which 8 or more are needed, found 'xyz'"),
+        (("ban", "0" * 7), "of which 8 or more are needed, found '0000000'"),
+        (("show", "0" * 64), f"there is no client {'0' * 64}"),
+        (("unban", "0" * 12), "there is no client whose id begins with 000000000000"),
         (("ban",), "name one client by its id, or a token by --token, and not both"),
         (("unban", "0" * 64, "--token", "a"), "and not both"),
         (("ban", "--token", "nobody's"), "there is no token"),

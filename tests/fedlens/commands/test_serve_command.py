@@ -111,8 +111,11 @@ def test_a_folder_serves_one_process_at_a_time(folder: Path) -> None:
     [
         (("port = 0", 'port = "abc"'), "fedlens.toml: server.port: found 'abc', must be an integer from 0 to 65535"),
         (('"server.pem"', '"gone.pem"'), "server.certfile: found "),
-        (('"server.key"', '"ca.pem"'), "are no certificate with its key"),
-        (('host = "127.0.0.1"\nport', 'host = "203.0.113.1"\nport'), "server.port: cannot listen on 203.0.113.1:0"),
+        (('"server.key"', '"ca.pem"'), "ca.pem holds no private key (PEM)"),
+        (
+            ('host = "127.0.0.1"\nport', 'host = "203.0.113.1"\nport'),
+            "server.host: cannot listen on 203.0.113.1:0: this machine has no such",
+        ),
     ],
 )
 def test_a_config_that_cannot_be_used_ends_with_the_reason(
@@ -122,6 +125,26 @@ def test_a_config_that_cannot_be_used_ends_with_the_reason(
     path.write_text(path.read_text().replace(*change, 1))
 
     assert expected in error_text(fedlens("serve", "--config", path))
+
+
+def test_each_fault_of_a_config_has_a_line_with_its_path(folder: Path) -> None:
+    path = folder / "fedlens.toml"
+    path.write_text(path.read_text().replace("port = 0", "port = -1"))
+
+    result = fedlens("serve", "--config", path)
+
+    keys = ("server.port", "admin.port")
+    for line, key in zip(result.stderr.splitlines(), keys, strict=True):
+        assert line.startswith(f"fedlens: {path}: {key}: found -1, must be")
+
+
+def test_a_file_in_place_of_the_data_folder_is_told(folder: Path) -> None:
+    (folder / "data").rename(folder / "unmounted")
+    (folder / "data").touch()
+
+    told = error_text(fedlens("serve", "--config", folder / "fedlens.toml"))
+
+    assert told == f"fedlens: server.data: {folder / 'data'} is a file, not a folder"
 
 
 def test_a_server_whose_data_disk_is_missing_ends_with_the_reason_and_makes_no_state(folder: Path) -> None:

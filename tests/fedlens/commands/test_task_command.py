@@ -224,6 +224,32 @@ async def test_the_model_is_written_as_a_blob(server: Server, tmp_path: Path) ->
     np.testing.assert_array_equal(Blob.from_bytes(written)["fc.bias"], np.full(2, 2.0, np.float32))
 
 
+async def test_a_model_that_no_round_has_trained_is_told_apart(server: Server) -> None:
+    await created()
+
+    told = await task("model", "demo", "--out", "model.blob")
+
+    what = "the model of demo with its initial weights, untrained by any round, 2 classes"
+    assert told.stdout == f"wrote model.blob: {what}\n"
+
+
+async def test_a_released_round_is_named(server: Server) -> None:
+    await created("--set", "release=manual")
+    before = (await task("show", "demo")).stdout
+    client = await server.client(1)
+    assignment = await client.assignment()
+    await client.upload(assignment, update(assignment, trained(value=2.0)))
+    await client.check_in(hold_ms=10_000)
+
+    released = await task("release", "demo")
+    values = json.loads((await task("show", "demo", "--json")).stdout)
+
+    assert "released" not in before
+    assert "released: round 1" in released.stdout
+    assert "released: round 1" in (await task("show", "demo")).stdout
+    assert values["task"]["released_round"] == 1
+
+
 async def test_the_model_is_written_as_safetensors(server: Server) -> None:
     await with_one_round(server)
 
@@ -287,6 +313,34 @@ async def test_a_model_that_cannot_be_written_is_refused_in_a_line_and_leaves_no
     assert names_in(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (
+            ("--goal", "2", "--set", "goal=4"),
+            "--set goal: found 'goal=4' beside the option for it; give one of the two",
+        ),
+        (("--deadline", "2", "--set", "deadline_s=4"), "--set deadline_s: found 'deadline_s=4' beside the option"),
+        ((), "must be a whole number, 1 to 1000000 (updates that a round wants); give --goal N or --population N"),
+        (("--goal", "2", "--population", "2"), "goal: found 2 with population, must be set without it"),
+        (
+            ("--goal", "2", "--method", "fedprox"),
+            "task settings: bundle: objective: found 'cross_entropy', must be prox",
+        ),
+    ],
+)
+async def test_a_task_that_is_refused_is_told_in_the_words_of_the_command(
+    server: Server, more: tuple[str, ...], told: str
+) -> None:
+    assert told in error_text(await task("create", "demo", "--bundle", "bundle", *more))
+
+
+async def test_a_setting_replaces_the_default_of_an_option(server: Server) -> None:
+    made = await task("create", "demo", "--bundle", "bundle", "--goal", "1", "--set", "rounds=7", "--json")
+
+    assert json.loads(made.stdout)["settings"]["rounds"] == 7
+
+
 async def test_a_task_that_is_not_there_is_named(server: Server) -> None:
     assert "refused (unknown)" in error_text(await task("show", "nothing/like this"))
 
@@ -295,11 +349,11 @@ async def test_the_token_may_come_from_the_environment(server: Server, tmp_path:
     (tmp_path / "admin.token").unlink()
 
     right = await task("list", FEDLENS_ADMIN_TOKEN=ADMIN_TOKEN)
-    wrong = error_text(await task("list", FEDLENS_ADMIN_TOKEN="another"))
+    wrong = error_text(await task("list", FEDLENS_ADMIN_TOKEN="mistaken"))
 
     assert right.exit_code == 0
     assert "does not accept the token" in wrong
-    assert "another" not in wrong
+    assert "mistaken" not in wrong
     assert "token_file" in error_text(await task("list"))
 
 
@@ -312,13 +366,45 @@ async def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert "is the server running?" in refused
 
 
+async def _shown_by(answer: bytes, folder: Path) -> str:
+    """The error text of a command that is answered so by something else than FedLens, which then hangs up."""
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(speak, "127.0.0.1", 0) as listener:
+        port = listener.sockets[0].getsockname()[1]
+        (folder / "admin.toml").write_text(f'url = "http://127.0.0.1:{port}"\n')
+        return error_text(await task("list", FEDLENS_ADMIN_TOKEN="x"))
+
+
+async def test_an_answer_that_is_cut_short_or_no_http_is_told_in_a_sentence(tmp_path: Path) -> None:
+    nothing, half, other = [
+        await _shown_by(each, tmp_path) for each in (b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", b"SSH-2\r\n")
+    ]
+
+    for cut in (nothing, half):
+        assert "closed the connection before it had answered; where the server speaks HTTPS, let `url`" in cut
+    assert "gave an answer that is not HTTP; where the server speaks HTTPS" in other
+    assert all(sign not in text for text in (nothing, half, other) for sign in ("(", "Error", "Remote"))
+
+
 @pytest.mark.parametrize(
     ("profile", "expected"),
     [
         ("url = 3\n", "admin.toml: url: found 3, must be a text"),
         ("", "admin.toml: url: found None, must be such as https://127.0.0.1:8444"),
         ('url = "ftp://x"\n', "admin.toml: url: found 'ftp://x'"),
-        ('url = "unix:admin.sock"\n', "url: found 'unix:admin.sock', must be such as https://127.0.0.1:8444 or unix:/"),
+        (
+            'url = "unix:admin.sock"\n',
+            "url: found 'unix:admin.sock', must be such as https://127.0.0.1:8444 or unix:/run/fedlens/operators.sock",
+        ),
+        (
+            'url = "http://fl.example.org:8444"\n',
+            "found 'http://fl.example.org:8444'; plain HTTP would show the operators' token to others on the way",
+        ),
         ('url = "https://x"\nca = "gone.pem"\n', "admin.toml: ca: found 'gone.pem', but there is no such file"),
         ('url = "https://x"\ntoken = "y"\n', "admin.toml: token: unknown key; allowed are url, ca, token_file"),
         ("url", "admin.toml: not valid TOML"),

@@ -27,6 +27,7 @@ def folder(path: Path, *runs: dict[str, Any]) -> Path:
     """A study's folder, as `fedlens compare` leaves it."""
     described = study(seeds=[1, 2]).model_dump(mode="json", exclude_defaults=True)
     described["photos"]["source"] = "/where/somebody/keeps/digits"
+    path.mkdir()
     for each in runs:
         place = path / "runs" / each["label"] / f"seed-{each['seed']}"
         place.mkdir(parents=True)

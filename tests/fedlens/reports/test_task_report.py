@@ -70,23 +70,34 @@ def test_members_that_are_listed_no_more_are_counted_with_the_others() -> None:
     assert values["bytes_received"] == 1500 + 70
 
 
-def test_a_row_names_who_was_left_out_and_why() -> None:
-    row = dict(zip(task_report.ROUND_COLUMNS, task_report.round_row(task_report.round_values(sample())), strict=True))
+def test_a_round_counts_who_was_left_out_or_late_and_lines_below_say_why() -> None:
+    result = sample()
+    result.members[3].reason += " \x1b[2J"
+    result.unlisted.add(state=pb.MEMBER_STATE_LATE, members=1)
+    values = task_report.round_values(result)
 
-    assert row["left out"] == "03030303 quarantined: tensor 'fc' holds a NaN\n04040404 failed: no-photos"
-    assert (row["members"], row["reported"]) == ("5", "2")
-    assert (row["before"], row["global"]) == ("40.0% ± 20.0%", "80.0%")
+    row = dict(zip(task_report.ROUND_COLUMNS, task_report.round_row(values), strict=True))
+
+    # After: 8/10 and 30/30: mean 0.9, deviation 0.1.
+
+    assert (row["reported"], row["late"], row["left out"]) == ("2 of 6", "1", "2")
+    assert (row["before"], row["±"], row["global"]) == ("40.0%", "10.0%", "80.0%")
+    assert task_report.round_lines(values) == [
+        "round 3: 030303030303 quarantined: tensor 'fc' holds a NaN",
+        "round 3: 040404040404 failed: no-photos \N{REPLACEMENT CHARACTER}[2J",
+    ]
 
 
 def test_a_round_in_which_nothing_was_measured_has_no_ratios() -> None:
     row = task_report.round_row(task_report.round_values(pb.RoundResult(round=1, state=pb.ROUND_STATE_OPEN)))
 
-    assert row[5:8] == ["-", "-", "-"]
+    assert row[5:10] == ["-"] * 5
 
 
 def test_a_round_that_is_overdue_says_what_it_waits_for() -> None:
     result = pb.RoundResult(round=1, state=pb.ROUND_STATE_OPEN, overdue=True)
-    assert task_report.round_row(task_report.round_values(result))[1] == "open: overdue, waits for more updates"
+    lines = task_report.round_lines(task_report.round_values(result))
+    assert lines == ["round 1: open: overdue, waits for more updates"]
 
 
 def test_precision_and_recall_come_from_what_all_members_sent_together() -> None:

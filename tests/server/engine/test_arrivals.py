@@ -454,11 +454,13 @@ def test_pauses_grow_with_those_present(server: Arrivals) -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"population": 2}, 'population: found 2, must be left out with selection "arrivals"'),
-        ({"cohort": 2}, 'cohort: found 2, must be left out with selection "arrivals"'),
+        ({"population": 2}, "goal: found 2 with population, must be set without it: give --goal, or --population and "),
+        ({"cohort": 2}, "goal: found 2 with cohort, must be set without it"),
+        ({"goal": None}, "(updates that a round wants); give --goal N or --population N"),
+        ({"goal": "abc"}, 'goal: found "abc", must be a whole number, 1 to 1000000 (updates that a round wants)'),
         ({"download_difference": True}, 'download_difference: found true, must be left out with selection "arrivals"'),
         ({"goal": 2, "min_reports": 3}, "min_reports: found 3, must be at most the clients of a round, 2"),
-        ({"goal": 0}, "goal: found 0, must be updates that a round wants, 1 to 1000000"),
+        ({"goal": 0}, "goal: found 0, must be a whole number, 1 to 1000000 (updates that a round wants)"),
         ({"eligible": {"photos": 2}}, "eligible.photos: found 2, must be an object with"),
         ({"selection": "drawn"}, 'goal: found 2, must be left out with selection "drawn"'),
     ],

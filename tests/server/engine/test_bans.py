@@ -139,6 +139,33 @@ def test_clients_are_chosen_by_token_bundle_and_when_they_were_seen(bench: Bench
         client_list.listed(bench.federation, state="gone")
 
 
+def test_first_digits_that_several_ids_share_are_refused_with_their_number(bench: Bench) -> None:
+    first, second, third = (bytes.fromhex(digits.ljust(64, "0")) for digits in ("abcdef0123", "abcdef0124", "abcdef02"))
+    bench.enrol([third, second, first])
+
+    found = [client_list.find(bench.federation, digits) for digits in ("abcdef0123", "abcdef02", third.hex())]
+
+    assert found == [first, third, third]
+    for digits in ("abcdef01", "abcdef012"):
+        with pytest.raises(Malformed, match=f"the ids of 2 clients begin with {digits}; give more digits"):
+            client_list.find(bench.federation, digits)
+
+
+def test_a_client_is_never_seen_before_it_enrolled_or_was_answered(bench: Bench) -> None:
+    bench.make(population=9)
+    bench.clock.wind(30)
+    bench.enrol([CAROL])
+    bench.check_in(CAROL)
+    first = client_list.show(bench.federation, CAROL).client
+    bench.clock.wind(100)
+    bench.check_in(CAROL)
+    second = client_list.show(bench.federation, CAROL)
+
+    assert first.last_seen >= first.enrolled_at
+    assert second.client.last_seen >= second.answered_at
+    assert second.client.last_seen <= bench.clock.now()
+
+
 def test_a_client_is_shown_with_its_enrolment_and_its_tasks(running: Bench) -> None:
     shown = client_list.show(running.federation, ALICE)
 

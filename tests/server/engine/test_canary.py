@@ -170,7 +170,7 @@ def test_bundles_do_not_wait_for_each_other(two_models: Arrivals) -> None:
     shown = server.show().task
     assert shown.awaited_canaries == [0, 1]
     (notice,) = shown.notices
-    assert notice.endswith(f"have reported: 1 with bundle {LARGE.id.hex()[:12]}")
+    assert notice == f"canaries: 1 more report with bundle {LARGE.id.hex()[:12]} before other clients get places"
 
     # The others with the small bundle, and one more canary of the large one.
     given = places(server, *EVERYBODY, *MANY)
@@ -299,7 +299,7 @@ def test_three_is_the_default() -> None:
         ({"canary": 3}, 'canary: found 3, must be left out with selection "drawn"'),
         (
             {"selection": "arrivals", "population": None, "goal": 9, "canary": -1},
-            "canary: found -1, must be clients, 0",
+            "canary: found -1, must be a whole number, 0 to 1000000 (clients)",
         ),
     ],
 )

@@ -145,14 +145,18 @@ def test_changed_settings_hold_from_the_next_decision_on_and_after_a_restart(ser
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"golf": 4}, "task settings: golf: there is no such setting; did you mean goal?"),
         ({"epochs": 2}, "task settings: epochs: found a change, must be left as it is: only canary, cap, clip"),
-        ({"goal": 0}, "task settings: goal: found 0, must be updates that a round wants"),
+        (
+            {"goal": 0},
+            "task settings: goal: found 0, must be a whole number, 1 to 1000000 (updates that a round wants)",
+        ),
         (
             {"goal": 1, "min_reports": 2},
             "task settings: min_reports: found 2, must be at most the clients of a round, 1",
         ),
-        ({"rounds": 1}, "task settings: rounds: found 1, must be at least 2"),
-        ({"cohort": 2}, 'task settings: cohort: found 2, must be left out with selection "arrivals"'),
+        ({"rounds": 1}, "task settings: rounds: found 1, must be at least 2 in phase 'train'; committed so far: 1"),
+        ({"cohort": 2}, "task settings: goal: found 1 with cohort, must be set without it"),
     ],
 )
 def test_a_change_that_cannot_be_is_refused_and_changes_nothing(
@@ -169,6 +173,16 @@ def test_a_change_that_cannot_be_is_refused_and_changes_nothing(
 
     assert str(caught.value).startswith(message)
     assert server.task.settings == before
+
+
+def test_a_phase_that_is_over_keeps_its_rounds(server: Arrivals) -> None:
+    server.take(goal=1, rounds=1, personal_evaluation=True)
+    assert server.has_place(ALICE)
+    server.report(ALICE)
+    server.advance()
+
+    with pytest.raises(Malformed, match=r"rounds: found 2, must be such that phases that are over keep .*: train 1$"):
+        change(server, rounds=2)
 
 
 def test_nothing_of_an_ended_task_can_be_changed(server: Arrivals) -> None:

@@ -80,8 +80,12 @@ def test_a_statement_outlives_a_restart(server: Arrivals) -> None:
 @pytest.mark.parametrize(
     ("signed_ones", "told"),
     [
-        ([], r"manifests\[0\]: nobody has signed it, and this server's `publishers` must have; sign the bundle"),
-        ([b""], "nobody has signed it"),
+        (
+            [],
+            r"manifests\[0\]: the bundle is not signed; this server takes only bundles signed by its publishers "
+            rf"\({ANN.id.hex()[:12]}\); sign the bundle",
+        ),
+        ([b""], "the bundle is not signed"),
         ([said(key="bob")], "the bundle is published by"),
         ([said(OTHER)], "the statement is about bundle"),
         ([said()[:-1]], "no readable statement|signature"),

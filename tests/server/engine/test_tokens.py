@@ -223,7 +223,7 @@ def test_every_change_has_a_line_with_who_and_when_and_what(bench: Bench) -> Non
 
     assert [(entry.at - START, entry.operator, entry.action, entry.subject, entry.detail) for entry in entries] == [
         (10, "admin", "task stop", "photos", ""),
-        (10, "admin", "task create", "photos", ""),
+        (10, "admin", "task create", "photos", "fedavg, rounds: 3"),
         (5, "admin", "token revoke", "bob", ""),
         (0, "ann", "token new", "bob", "read"),
     ]

@@ -286,7 +286,7 @@ async def serving(app: web.Application, socket: Path | None = None) -> AsyncIter
         if socket is not None:
             yield await listen_on_socket(runner, socket, "server.socket")
         else:
-            yield await listen(runner, "127.0.0.1", 0, None, "server.port")
+            yield await listen(runner, "127.0.0.1", 0, None, "server")
     finally:
         await close([runner], 5.0)
 

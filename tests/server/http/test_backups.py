@@ -1,12 +1,15 @@
 """Backups of a running server, and a server that goes on from one."""
 
 import asyncio
+import re
 from pathlib import Path
 
 from fedlens_proto.v1 import admin_pb2
 from fedlens_server.store.copies import backups
 from tests.server.elsewhere import needs_a_folder
+from tests.server.http.observing.test_metrics import scraped
 from tests.server.http.running import Answer, Server, running, trained, update
+from tests.server.telemetry.logs import logged
 
 # 2 x 20,000 float32, which fit no row of the database.
 FEATURES = 20_000
@@ -32,7 +35,7 @@ async def test_a_restored_server_goes_on_and_refuses_what_it_no_longer_knows(tmp
         await client.upload(first, update(first, trained(FEATURES)))
         second = await client.assignment()
 
-    about = backups.restore(folder / saved.name, tmp_path / "new" / "data")
+    about = backups.restore(Path(saved.place), tmp_path / "new" / "data")
 
     async with running(tmp_path / "new") as server:
         client.server = server
@@ -59,10 +62,40 @@ async def test_backups_share_blobs_and_the_oldest_leave(tmp_path: Path) -> None:
     assert second.copied == 0 < second.blobs
     assert third.copied > 0
     assert third.removed == 1
-    assert sorted(path.name for path in folder.iterdir()) == [second.name, third.name, "blobs"]
+    left = [*(Path(kept.place).name for kept in (second, third)), "blobs"]
+    assert sorted(path.name for path in folder.iterdir()) == left
     for kept in (second, third):
-        backups.check(folder / kept.name)
+        backups.check(Path(kept.place))
     assert audit.body.count(b"backup") == 3
+
+
+async def test_backups_are_told_and_the_time_of_the_last_outlives_the_server(tmp_path: Path) -> None:
+    folder = tmp_path / "backups"
+    folder.write_text("no folder")
+    last = ("fedlens_last_backup_timestamp_seconds",)
+    with logged("human") as log:
+        async with running(tmp_path, backups=folder) as server:
+            await back_up(server)
+            before = (await scraped(server))[last]
+            await asyncio.to_thread(folder.unlink)
+            made = read(await back_up(server))
+            after = (await scraped(server))[last]
+        async with running(tmp_path, backups=folder) as server:
+            again = (await scraped(server))[last]
+        async with running(tmp_path) as server:
+            assert last not in await scraped(server)
+
+    assert (before, after, again) == (0.0, made.taken_at, made.taken_at)
+    told = [re.sub(r"^\S+ | seconds=.*| endpoint=.*", "", line) for line in str(log).splitlines() if "backup" in line]
+    refusal = f'reason="no backup was made: {folder}: File exists" by=admin'
+    name = Path(made.place).name
+    cost = f"blobs={made.blobs} copied={made.copied} copied_bytes={made.copied_bytes} removed=0"
+    assert told == [
+        f"WARNING backup-failed {refusal}",
+        f"INFO refused code=unavailable {refusal}",
+        f"INFO operated by=admin action=backup object={name}",
+        f"INFO backup-made backup={name} {cost}",
+    ]
 
 
 async def test_one_backup_is_made_at_a_time(tmp_path: Path) -> None:

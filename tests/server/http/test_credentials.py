@@ -44,6 +44,17 @@ async def test_who_is_not_enrolled_and_has_no_valid_token_is_401(server: Server)
     assert [answer.outcome for answer in answers] == [(401, "unauthorised")] * 5
 
 
+async def test_who_comes_to_the_address_of_the_others_is_told(server: Server) -> None:
+    client = await server.request("POST", f"{server.admin_url}/v1/check-in", Authorization="Bearer " + "A" * 43)
+    operator = await server.request("GET", f"{server.url}/v1/admin/tasks", Authorization=f"Bearer {ADMIN_TOKEN}")
+    mistaken = await server.admin("GET", "/v1/admin/nothing")
+
+    assert (client.outcome, operator.outcome) == ((401, "unauthorised"), (404, "unknown"))
+    assert client.error.message.endswith("this address is for operators, clients have another")
+    assert operator.error.message.endswith("here; this address is for clients, operators have another")
+    assert mistaken.error.message == "there is no GET /v1/admin/nothing here"
+
+
 async def test_a_token_that_is_used_up_or_has_expired_lets_nobody_else_in(server: Server) -> None:
     first, stranger = await server.client(1, token="once"), Client(server, bytes(32))
 

@@ -63,7 +63,7 @@ async def test_apps_of_the_config_are_told_as_android_reads_them(tmp_path: Path)
         f'[[server.apps]]\npackage = "{package}"\ncertificates = {json.dumps(certificates)}\n'
         for package, certificates in (("org.example.app", FINGERPRINTS[:1]), ("org.example.two", FINGERPRINTS))
     )
-    path.write_text(f'[admin]\ntoken_sha256 = "{"0" * 64}"\n{apps}')
+    path.write_text(f'[admin]\ntoken_sha256 = "{"5" * 64}"\n{apps}')
     async with running(tmp_path, apps=load(path).server.apps) as server:
         answer = await server.request("GET", server.url + ASSET_LINKS, Authorization="")
 

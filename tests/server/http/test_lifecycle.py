@@ -123,9 +123,9 @@ async def test_an_unexpected_error_is_logged_and_answered_without_a_traceback(
         raise ZeroDivisionError("something inside")
 
     app = web.Application(middlewares=[errors_as_messages])
-    app.router.add_get("/broken", broken)
+    app.router.add_get("/v1/broken", broken)
     async with serving(app) as url:
-        status, body = await fetched(f"{url}/broken")
+        status, body = await fetched(f"{url}/v1/broken")
 
     error = error_pb2.Error.FromString(body)
     assert (status, error.code, error.retry) == (500, "internal", error_pb2.RETRY_LATER)

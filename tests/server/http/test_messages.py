@@ -90,17 +90,14 @@ async def test_the_largest_numbers_are_read_and_found_unknown(server: Server) ->
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("GET", "/"),
         ("GET", "/v1/check-in"),
         ("PUT", "/v1/clients"),
-        ("POST", "/v2/check-in"),
         ("GET", "/v1/blobs/xyz"),
         ("GET", "/v1/blobs/" + "0" * 64),
         ("PUT", "/v1/tasks/99/rounds/1/update"),
         ("PUT", "/v1/tasks/1/rounds/99999999999999999999/update"),
         ("POST", "/v1/tasks/x/rounds/1/failure"),
         ("GET", "/v1/blobs/..%2f..%2fetc%2fpasswd"),
-        ("GET", "/%ff%00"),
     ],
 )
 async def test_what_is_not_there_is_404(server: Server, method: str, path: str) -> None:
@@ -109,6 +106,14 @@ async def test_what_is_not_there_is_404(server: Server, method: str, path: str) 
     answer = await client.send(method, path, b"")
 
     assert answer.outcome == (404, "unknown")
+
+
+@pytest.mark.parametrize("path", ["/", "/tasks/2", "/v2/check-in", "/%ff%00", "/metrics"])
+async def test_outside_of_the_api_an_error_is_a_text(server: Server, path: str) -> None:
+    answer = await server.request("GET", server.url + path)
+
+    assert (answer.status, answer.headers["Content-Type"]) == (404, "text/plain; charset=utf-8")
+    assert answer.body.startswith(b"there is no GET /")
 
 
 @pytest.mark.parametrize(

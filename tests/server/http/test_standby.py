@@ -79,7 +79,7 @@ async def test_a_server_that_may_no_longer_lead_answers_nothing_from_memory(serv
     server.service.store.lead._certain_until = -inf
 
     stranger = await server.request("POST", f"{server.url}/v1/check-in", Authorization=f"Bearer {'A' * 43}")
-    nothing = await server.request("GET", f"{server.url}/nothing")
+    nothing = await server.request("GET", f"{server.url}/v1/nothing")
     asked = await client.send("POST", "/v1/check-in", b"\x08\x01")
     tasks = await server.admin("GET", "/v1/admin/tasks")
     health, ready = [await server.request("GET", f"{server.url}/{path}") for path in ("healthz", "readyz")]

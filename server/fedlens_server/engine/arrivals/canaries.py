@@ -42,10 +42,13 @@ def awaited(task: Task) -> list[int]:
 
 
 def notices(task: Task) -> list[str]:
-    """The text of `awaited` for operators; empty: nobody waits."""
-    left = zip(task.bundles, awaited(task) or [0] * len(task.bundles), strict=True)
-    told = ", ".join(f"{count} with bundle {bundle.id.hex()[:12]}" for bundle, count in left if count)
-    return [f"canaries: other clients get places once so many more have reported: {told}"] if told else []
+    """The texts of `awaited` for operators; empty: nobody waits."""
+    return [
+        f"canaries: {count} more report{'s' if count > 1 else ''} with bundle {bundle.id.hex()[:12]} before other "
+        "clients get places"
+        for bundle, count in zip(task.bundles, awaited(task), strict=False)
+        if count
+    ]
 
 
 def _left(task: Task, bundle: bytes) -> int:

@@ -1,4 +1,6 @@
-"""The log of changes by operators: a row in the transaction of each change; the latest are kept."""
+"""The log of changes by operators: a row in the transaction of each change, and an event; the latest rows are kept."""
+
+from functools import partial
 
 from sqlalchemy import delete, insert, select
 
@@ -6,6 +8,8 @@ from fedlens_proto.v1 import admission_pb2
 from fedlens_server.engine.operators.access import Operator
 from fedlens_server.engine.view import Federation
 from fedlens_server.store import Transaction, schema
+from fedlens_server.telemetry import events
+from fedlens_server.telemetry.events import Event
 
 KEPT = 100_000
 MAX_LISTED = 1_000
@@ -29,6 +33,8 @@ def record(
     row = {"at": federation.clock.now(), "operator": by.name, "action": action, "subject": subject, "detail": detail}
     newest = transaction.execute(_INSERT, row).scalar_one()
     transaction.execute(delete(schema.audit).where(_columns.id <= newest - KEPT))
+    told = partial(events.note, Event.OPERATED, by=by.name, action=action, object=subject, detail=detail)
+    transaction.after_commit(told)
 
 
 def listed(federation: Federation, since: float, before: int | None = None) -> admission_pb2.ListAuditResponse:

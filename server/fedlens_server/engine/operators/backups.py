@@ -8,6 +8,11 @@ from fedlens_server.errors import SlowDown, Unavailable, Unknown
 from fedlens_server.store import Transaction
 from fedlens_server.store.copies import backups
 from fedlens_server.store.incoming import storage_full
+from fedlens_server.telemetry import events
+from fedlens_server.telemetry.events import Event
+
+ACTION = "backup"
+"""Of a backup that was made, in the log of changes."""
 
 
 def make(federation: Federation, place: backups.Place | None, keep: int, by: Operator) -> admin_pb2.BackupResponse:
@@ -27,33 +32,36 @@ def make(federation: Federation, place: backups.Place | None, keep: int, by: Ope
     """
     if place is None:
         raise Unknown("server.backups is not set; name a folder or bucket in the server's config, and restart it")
-    taken_at = _begin(federation, by).result()
+    taken_at, began = _begin(federation).result(), federation.clock.elapsed()
+    try:
+        made = _copied(federation, place, taken_at, keep)
+    except Exception as error:
+        events.note(Event.BACKUP_FAILED, reason=str(error))
+        raise
+    finally:
+        _end(federation).result()
+    _record(federation, made.name, by).result()
+    cost = {"blobs": made.blobs, "copied": made.copied, "copied_bytes": made.copied_bytes, "removed": made.removed}
+    events.note(Event.BACKUP_MADE, backup=made.name, **cost, seconds=federation.clock.elapsed() - began)
+    return admin_pb2.BackupResponse(place=str(place / made.name), taken_at=taken_at, **cost)
+
+
+def _copied(federation: Federation, place: backups.Place, taken_at: float, keep: int) -> backups.Copied:
     try:
         with storage_full():
-            made = backups.make(federation.store.address, place, taken_at, keep)
+            return backups.make(federation.store.address, place, taken_at, keep)
     except OSError as error:
         raise Unavailable(
             f"no backup was made: {error.filename or place}: {error.strerror}", backups.RETRY_MS
         ) from error
-    finally:
-        _end(federation).result()
-    return admin_pb2.BackupResponse(
-        name=made.name,
-        taken_at=taken_at,
-        blobs=made.blobs,
-        copied=made.copied,
-        copied_bytes=made.copied_bytes,
-        removed=made.removed,
-    )
 
 
 # A commit of its own for each: no operation that deletes or places a blob is half done then.
 @operation()
-def _begin(federation: Federation, transaction: Transaction, by: Operator) -> float:
+def _begin(federation: Federation, transaction: Transaction) -> float:
     blobs = federation.store.blobs
     if blobs.keeps_files:
         raise SlowDown("another backup is being made; try again when it has ended", backups.RETRY_MS)
-    audit.record(federation, transaction, by, "backup", "")
     transaction.after_commit(blobs.keep_files)
     return federation.clock.now()
 
@@ -61,3 +69,8 @@ def _begin(federation: Federation, transaction: Transaction, by: Operator) -> fl
 @operation()
 def _end(federation: Federation, transaction: Transaction) -> None:
     transaction.after_commit(federation.store.blobs.end_keeping_files)
+
+
+@operation()
+def _record(federation: Federation, transaction: Transaction, name: str, by: Operator) -> None:
+    audit.record(federation, transaction, by, ACTION, name)

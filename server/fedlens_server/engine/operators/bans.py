@@ -13,8 +13,6 @@ from fedlens_server.engine.operators.access import Operator
 from fedlens_server.engine.view import Federation, operation
 from fedlens_server.errors import Malformed, Unknown
 from fedlens_server.store import Transaction, schema
-from fedlens_server.telemetry import events
-from fedlens_server.telemetry.events import Event
 
 MAX_REASON = 500
 _clients = schema.clients.c
@@ -116,6 +114,4 @@ def _write(transaction: Transaction, clients: list[bytes], **values: float | str
 def _follow(federation: Federation, clients: Iterable[bytes], banned: bool) -> None:
     for client in clients:
         federation.clients.put(client, replace(federation.clients[client].profile, revoked=banned))
-        if banned:
-            events.note(Event.REVOKED, client=client)
     federation.changed(clients=clients)

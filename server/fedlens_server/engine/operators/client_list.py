@@ -1,5 +1,6 @@
 """Enrolled clients for operators: by pages, filtered, and one with all that is known of it; reads the database."""
 
+import re
 from itertools import islice
 from typing import Any
 
@@ -70,6 +71,27 @@ def listed(
     return admission_pb2.ListClientsResponse(clients=page[:limit], has_more=len(page) > limit)
 
 
+def find(federation: Federation, digits: str) -> bytes:
+    """The id of a client by its hexadecimal digits: all 64, or so many that no other enrolled client's id begins so.
+
+    Raises:
+        Malformed: They are no such digits, too few, or several ids begin with them.
+        Unknown: No id begins with them.
+    """
+    if not re.fullmatch("[0-9a-fA-F]{8,64}", digits):
+        allowed = "a client's id has 64 hexadecimal digits, of which 8 or more are needed"
+        raise Malformed(f"{allowed}, found {digits[:80]!r}")
+    first, last = (bytes.fromhex(digits.ljust(64, each)) for each in "0f")
+    if first == last:
+        return first
+    found = federation.store.read(select(_columns.id).where(_columns.id.between(first, last)))
+    if not found:
+        raise Unknown(f"there is no client whose id begins with {digits}")
+    if len(found) > 1:
+        raise Malformed(f"the ids of {len(found)} clients begin with {digits}; give more digits")
+    return bytes(found[0].id)
+
+
 def show(federation: Federation, client: bytes) -> admission_pb2.ShowClientResponse:
     """All that is known of a client.
 
@@ -117,6 +139,9 @@ def _part(row: Row[Any]) -> dict[str, Any]:
 def _shown(federation: Federation, row: Row[Any]) -> admission_pb2.EnrolledClient:
     clock = federation.clock
     seen = federation.presence.last_seen(row.id)
+    told = federation.answers.last(row.id)
+    # Presence is known to the minute, after a restart to the hour.
+    known = [row.enrolled_at] if told is None else [row.enrolled_at, told[1]]
     sits_out = row.sits_out_until is not None and clock.now() < row.sits_out_until
     state = "banned" if row.banned_at is not None else "sits-out" if sits_out else "active"
     return admission_pb2.EnrolledClient(
@@ -124,7 +149,7 @@ def _shown(federation: Federation, row: Row[Any]) -> admission_pb2.EnrolledClien
         role=row.role,
         token=row.token,
         enrolled_at=row.enrolled_at,
-        last_seen=0.0 if seen is None else clock.now() - (clock.elapsed() - seen),
+        last_seen=0.0 if seen is None else max(clock.now() - (clock.elapsed() - seen), *known),
         state=STATES[state],
         sits_out_until=row.sits_out_until if sits_out else 0.0,
         banned_at=row.banned_at or 0.0,

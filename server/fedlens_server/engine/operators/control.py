@@ -15,8 +15,6 @@ from fedlens_server.errors import Malformed, TaskDiffers, Unavailable
 from fedlens_server.planning import task_settings
 from fedlens_server.planning.task_settings import SettingsError, TaskSettings
 from fedlens_server.store import Transaction, schema
-from fedlens_server.telemetry import events
-from fedlens_server.telemetry.events import Event
 
 CHANGEABLE = frozenset(
     {
@@ -60,7 +58,6 @@ def resume(federation: Federation, transaction: Transaction, task: Task, by: Ope
         task.paused = ""
         federation.changed([task.id], due=True)
         rounds.start_ready(federation)
-        events.note(Event.TASK_RESUMED, task=task.name, by=by.name)
 
     transaction.after_commit(follow)
 
@@ -100,12 +97,14 @@ def change(
     if task.suspended:
         raise Unavailable(f"task {task.name!r} is suspended until its method is installed on the server again")
     for name in sorted(changes.keys() - CHANGEABLE):
+        if name not in TaskSettings.model_fields:
+            raise task_settings.unknown(name, changes[name])
         raise SettingsError(name, "a change", f"left as it is: only {', '.join(sorted(CHANGEABLE))} can change")
     settings = task_settings.parse(json.dumps({**json.loads(task.settings.public_json()), **changes}))
     method, planned, method_phases = phases.plan(settings, task.bundles)
     if [phase.plan for phase in planned] != [phase.plan for phase in task.phases]:
         raise Malformed("task settings: with these changes clients would do other work; make a new task instead")
-    _check_rounds(task, [phase.rounds for phase in planned])
+    _check_rounds(task, settings.rounds, [phase.rounds for phase in planned])
     exhausted = participation.exhausted(federation, task, settings.max_participations)
     if task.round is not None and participation.counts(settings):
         participation.load(federation, task, task.round.members)
@@ -117,7 +116,6 @@ def change(
         task.exhausted = exhausted
         participation.note_exhausted(task, task.participations)  # what was committed since
         federation.changed([task.id], due=True)
-        events.note(Event.TASK_CHANGED, task=task.name, by=by.name, settings=json.dumps(changes, sort_keys=True))
 
     transaction.after_commit(follow)
     return settings
@@ -128,10 +126,13 @@ def _need_going(task: Task) -> None:
         raise TaskDiffers(f"task {task.name!r} has ended; nothing of it can be changed")
 
 
-def _check_rounds(task: Task, planned: list[int]) -> None:
+def _check_rounds(task: Task, wanted: int, planned: list[int]) -> None:
     """Require that the rounds that were committed stay in their phases, and that one is left."""
     index = task.phase_of(task.committed)
-    done = task.committed - sum(phase.rounds for phase in task.phases[:index])
-    if planned[:index] != [phase.rounds for phase in task.phases[:index]] or planned[index] <= done:
-        allowed = f"at least {task.committed + 1}, and those of phases that are over as they were"
-        raise SettingsError("rounds", sum(planned), allowed)
+    over, name = task.phases[:index], task.phases[index].name
+    done = task.committed - sum(phase.rounds for phase in over)
+    if planned[:index] != [phase.rounds for phase in over]:
+        kept = ", ".join(f"{phase.name} {phase.rounds}" for phase in over)
+        raise SettingsError("rounds", wanted, f"such that phases that are over keep their rounds: {kept}")
+    if planned[index] <= done:
+        raise SettingsError("rounds", wanted, f"at least {done + 1} in phase {name!r}; committed so far: {done}")

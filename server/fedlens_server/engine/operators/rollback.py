@@ -5,7 +5,6 @@ single clients are not copied: where shared and per-client state belong together
 """
 
 import json
-from functools import partial
 
 from sqlalchemy import func, select, update
 
@@ -19,8 +18,6 @@ from fedlens_server.engine.task import Release, Task
 from fedlens_server.engine.view import Federation, operation
 from fedlens_server.errors import Malformed, TaskDiffers
 from fedlens_server.store import Transaction, method_state, schema
-from fedlens_server.telemetry import events
-from fedlens_server.telemetry.events import Event
 
 _rounds, _tasks = schema.rounds.c, schema.tasks.c
 
@@ -60,7 +57,6 @@ def roll_back(federation: Federation, transaction: Transaction, task: Task, numb
     rounds.go_on(federation, transaction, task, standing, remaining, None, copies=copies)
     if task.released is not None and task.released.round > number:
         _write_release(federation, transaction, task, Release(round=number, committed=committed, values=values))
-    transaction.after_commit(partial(events.note, Event.TASK_ROLLED_BACK, task=task.name, round=number, by=by.name))
 
 
 @operation()
@@ -79,7 +75,6 @@ def release(federation: Federation, transaction: Transaction, task: Task, number
     committed = _committed(transaction, task, number)
     values, _ = method_state.load(federation.store, task.id, number)
     _write_release(federation, transaction, task, Release(round=number, committed=committed, values=values))
-    transaction.after_commit(partial(events.note, Event.MODEL_RELEASED, task=task.name, round=number, by=by.name))
 
 
 def _write_release(federation: Federation, transaction: Transaction, task: Task, found: Release) -> None:

@@ -36,7 +36,10 @@ def check(federation: Federation, manifest: bytes, signed: bytes) -> statement_p
     publishers = federation.publishers
     if not signed:
         if publishers:
-            raise Malformed(f"nobody has signed it, and this server's `publishers` must have; {_SIGN}")
+            known = ", ".join(each.id.hex()[:12] for each in publishers)
+            raise Malformed(
+                f"the bundle is not signed; this server takes only bundles signed by its publishers ({known}); {_SIGN}"
+            )
         return None
     try:
         found = statements.verified(signed, manifest, publishers) if publishers else statements.about(signed, manifest)
@@ -80,7 +83,6 @@ def renew(federation: Federation, transaction: Transaction, task: Task, signed: 
         with task.moving:
             task.bundles = tuple(bundles)
             task.current_models, task.distinct_models = {}, {}
-        events.note(Event.TASK_CHANGED, task=task.name, by=by.name, settings="statements")
 
     transaction.after_commit(follow)
 

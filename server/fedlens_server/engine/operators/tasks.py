@@ -25,8 +25,6 @@ from fedlens_server.planning import task_settings
 from fedlens_server.planning.method import GLOBAL
 from fedlens_server.rules.epsilon import epsilon_of
 from fedlens_server.store import PendingBlob, StoredTensors, Transaction, schema
-from fedlens_server.telemetry import events
-from fedlens_server.telemetry.events import Event
 
 MAX_NAME = 100
 MAX_BUNDLES = 16
@@ -74,11 +72,10 @@ def create(
         ],
     )
     task = phases.task_of(row, bundles, method_modules=federation.method_modules)
-    audit.record(federation, transaction, by, "task create", name)
+    audit.record(federation, transaction, by, "task create", name, f"{settings.method}, rounds: {task.rounds_total}")
 
     def follow() -> None:
         federation.tasks[task.id] = task
-        events.note(Event.TASK_CREATED, task=name, method=settings.method, rounds=task.rounds_total)
         federation.changed([task.id])
         rounds.start_ready(federation)
 

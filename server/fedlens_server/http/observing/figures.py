@@ -12,6 +12,7 @@ from sqlalchemy import func, select
 from fedlens_proto import wire
 from fedlens_proto.v1 import admin_pb2, enrolment_pb2
 from fedlens_server.engine.enrolled import Profile
+from fedlens_server.engine.operators import backups
 from fedlens_server.engine.task import Task
 from fedlens_server.engine.view import Federation
 from fedlens_server.errors import Unavailable
@@ -28,6 +29,10 @@ _ENDED = (
     .where(_rounds.ended_at.is_not(None))
     .group_by(_rounds.task, _rounds.state)
 )
+
+_FIRST = select(_rounds.task, _rounds.opened_at).where(_rounds.number == 1)
+_audit = schema.audit.c
+_BACKUPS = select(_audit.at).where(_audit.action == backups.ACTION).order_by(_audit.id.desc()).limit(1)
 
 
 def samples(service: Service) -> Iterator[Sample]:
@@ -53,6 +58,9 @@ def _of_store(service: Service) -> Iterator[Sample]:
     yield Sample("fedlens_disk_size_bytes", (), disk.total)
     with suppress(Unavailable):
         yield Sample("fedlens_database_bytes", (), store.database_bytes())
+    if service.config.server.backups is not None:
+        with suppress(Unavailable):
+            yield Sample("fedlens_last_backup_timestamp_seconds", (), sum(row.at for row in store.read(_BACKUPS)))
     yield Sample("fedlens_blob_bytes", (), sum(store.blobs.sizes.copy().values()))
     yield Sample("fedlens_write_queue", (), store.writing.waiting)
     yield Sample("fedlens_write_wait_seconds", (), store.writing.waits)
@@ -68,6 +76,7 @@ def _of_federation(federation: Federation) -> Iterator[Sample]:
     yield Sample("fedlens_aggregation_seconds", (), federation.aggregations)
     tasks = dict(federation.tasks)
     ended = {(row.task, row.state): (row.ended, row.last) for row in federation.store.read(_ENDED)}
+    opened = {row.task: row.opened_at for row in federation.store.read(_FIRST)}
     for task in tasks.values():
         # From zero on, so that Prometheus sees the first one as an increase.
         for state in (admin_pb2.ROUND_STATE_COMMITTED, admin_pb2.ROUND_STATE_ABANDONED):
@@ -77,6 +86,8 @@ def _of_federation(federation: Federation) -> Iterator[Sample]:
             yield Sample("fedlens_members", (task.name, event), federation.member_events[task.id, event])
         _, last = ended.get((task.id, admin_pb2.ROUND_STATE_COMMITTED), (0, 0.0))
         yield Sample("fedlens_last_commit_timestamp_seconds", (task.name,), last)
+        if task.id in opened:
+            yield Sample("fedlens_first_round_timestamp_seconds", (task.name,), opened[task.id])
         yield from _of_task(federation, task)
 
 

@@ -6,7 +6,7 @@ import time
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from fedlens_server.http.service import ADDRESS, SERVICE
+from fedlens_server.http.service import ADDRESS, BLOB_BYTES, SERVICE
 from fedlens_server.http.sockets.addresses import FORWARDED_FOR
 from fedlens_server.telemetry import events
 from fedlens_server.telemetry.events import Event, Request
@@ -36,7 +36,7 @@ async def observed(request: web.Request, handler: Handler) -> web.StreamResponse
         response = await handler(request)
         if not response.prepared:
             response.headers[REQUEST_ID] = seen.id
-        sent = response.content_length or 0
+        sent = request.get(BLOB_BYTES, response.content_length or 0)
         return response
     finally:
         seconds = time.perf_counter() - began

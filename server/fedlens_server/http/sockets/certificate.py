@@ -2,9 +2,12 @@
 
 import ssl
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from fedlens_server.clock import Clock
 from fedlens_server.config import ConfigError
@@ -62,7 +65,7 @@ def tls(certfile: Path, keyfile: Path) -> ssl.SSLContext:
     """TLS 1.2 or newer with this certificate.
 
     Raises:
-        ConfigError: The files are no certificate with its key, or the key is encrypted.
+        ConfigError: A file cannot be read, the files are no certificate with its key, or the key is encrypted.
     """
 
     def refuse() -> str:
@@ -74,10 +77,23 @@ def tls(certfile: Path, keyfile: Path) -> ssl.SSLContext:
     try:
         context.load_cert_chain(certfile, keyfile, password=refuse)
     except (ssl.SSLError, OSError) as error:
-        raise ConfigError(
-            f"server.certfile, server.keyfile: {certfile} and {keyfile} are no certificate with its key: {error}"
-        ) from error
+        raise ConfigError(_fault(certfile, keyfile, error)) from error
     return context
+
+
+def _fault(certfile: Path, keyfile: Path, error: OSError) -> str:
+    """What is wrong with one of the files, else with the pair."""
+    for key, path, what, read in (
+        ("certfile", certfile, "certificate", x509.load_pem_x509_certificate),
+        ("keyfile", keyfile, "private key", partial(load_pem_private_key, password=None)),
+    ):
+        try:
+            read(path.read_bytes())
+        except OSError as unread:
+            return f"server.{key}: {path} cannot be read: {unread.strerror}"
+        except (TypeError, ValueError, UnsupportedAlgorithm):
+            return f"server.{key}: {path} holds no {what} (PEM) that can be read"
+    return f"server.certfile, server.keyfile: {certfile} and {keyfile} are no certificate with its key: {error}"
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

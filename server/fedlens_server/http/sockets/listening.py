@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 import resource
 import socket
 import ssl
@@ -120,20 +121,27 @@ async def close(runners: Sequence[web.AppRunner], within_s: float) -> None:
         await runner.cleanup()
 
 
-async def listen(runner: web.AppRunner, host: str, port: int, context: ssl.SSLContext | None, key: str) -> str:
+async def listen(runner: web.AppRunner, host: str, port: int, context: ssl.SSLContext | None, name: str) -> str:
     """Accept connections; returns the URL, with the port that the system chose where `port` is 0.
 
     Raises:
-        ConfigError: The address is taken or is none of this machine; `key` names it as in the config.
+        ConfigError: The address is taken or is none of this machine; `name` is that of its section in the config.
     """
     site = web.TCPSite(runner, host, port, ssl_context=context, backlog=_accepted_at_once())
     try:
         await _start(site)
     except OSError as error:
-        raise ConfigError(f"{key}: cannot listen on {host}:{port}: {error.strerror or error}") from error
+        # asyncio's text repeats the address; it gives no number where it has left out all that are not this machine's.
+        if isinstance(error, socket.gaierror):
+            key, reason = "host", error.strerror
+        elif error.errno in (None, errno.EADDRNOTAVAIL):
+            key, reason = "host", "this machine has no such address"
+        else:
+            key, reason = "port", os.strerror(error.errno)
+        raise ConfigError(f"{name}.{key}: cannot listen on {host}:{port}: {reason}") from error
     taken = runner.addresses[0][1]
-    name = f"[{host}]" if ":" in host else host
-    return f"{'https' if context else 'http'}://{name}:{taken}"
+    written = f"[{host}]" if ":" in host else host
+    return f"{'https' if context else 'http'}://{written}:{taken}"
 
 
 async def listen_on_socket(runner: web.AppRunner, path: Path, key: str) -> str:

@@ -190,10 +190,13 @@ class _Kept:
         try:
             return Backup(**json.loads(b"".join(self.pieces(f"{self._name}/{ABOUT}"))))
         except (StoreUnusable, ValueError, TypeError) as error:
-            raise StoreUnusable(
-                f"{self._backup} is no whole backup ({error}); name one that `fedlens backup` has written, such as "
-                "2026-01-31T04-00-00.000000Z"
-            ) from error
+            advice = "name one that `fedlens backup` has written, such as 2026-01-31T04-00-00.000000Z"
+            cause = error.__cause__
+            if not isinstance(cause, FileNotFoundError | NotADirectoryError) and "NoSuchKey" not in str(cause):
+                raise StoreUnusable(f"{self._backup} is no whole backup ({error}); {advice}") from error
+            if found := _whole(key for key, _ in _files(self._backup).list()):
+                advice = f"name one of the {len(found)} in it: {'..., ' * (len(found) > 9)}{', '.join(found[-9:])}"
+            raise StoreUnusable(f"there is no whole backup at {self._backup}; {advice}") from error
 
     def write_database(self, about: Backup, target: Path) -> None:
         key = f"{self._name}/{DATABASE_FILE}"
@@ -252,10 +255,15 @@ def _named(database: Path) -> set[str]:
         return {digest.hex() for (digest,) in rows}
 
 
+def _whole(keys: Iterable[str]) -> list[str]:
+    """The names of the whole backups among the files of a place, the latest last."""
+    return sorted(found[1] for key in keys if key.endswith(f"/{ABOUT}") and (found := _OWN.fullmatch(key)))
+
+
 def _prune(files: Files, keep: int) -> int:
     """Remove all but the latest backups, what stopped ones left, and the blobs that none names any more."""
     own = {key: found[1] for key, _ in files.list() if (found := _OWN.fullmatch(key))}
-    whole = sorted(str(name) for key, name in own.items() if key.endswith(f"/{ABOUT}"))
+    whole = _whole(own)
     stay = whole[-keep:]
     named = {blob for name in stay for blob in b"".join(files.read(f"{name}/{LISTED}")).decode().split()}
     left = {

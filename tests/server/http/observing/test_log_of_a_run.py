@@ -15,6 +15,7 @@ from tests.server.http.running import (
     ADMIN_TOKEN,
     BAN,
     EVALUATOR_TOKEN,
+    READ_TOKEN,
     TRAINER_TOKEN,
     Client,
     Server,
@@ -59,7 +60,8 @@ async def test_people_read_a_line_for_each_thing_that_happens(tmp_path: Path) ->
     fault = """reason="upload 'weights': not a blob: it starts with b'nonsense', not with b'FEDLENS\\\\x00'\""""
     counts = "task=demo round=1 reported=2 pending=0 failures=2"
     assert lines == [
-        "task-created task=demo method=fedavg rounds=1",
+        "state-read tasks=0 open_rounds=0 updates=0",
+        'operated by=admin action="task create" object=demo detail="fedavg, rounds: 1"',
         *(f"enrolled role=trainer token=trainers client={each}" for each in ids),
         "task-started task=demo",
         "round-opened task=demo round=1 phase=train members=4",
@@ -69,7 +71,7 @@ async def test_people_read_a_line_for_each_thing_that_happens(tmp_path: Path) ->
         f"round-closed {counts}",
         f"round-committed {counts} seconds=0.0",
         "task-ended task=demo state=finished committed=1",
-        f"revoked client={ids[0]}",
+        f'operated by=admin action="client ban" object={clients[0].id.hex()} detail=noise',
         f'refused code=forbidden reason="this client is banned by an operator" client={ids[0]}',
         f"forgotten client={ids[1]}",
         f"""refused code=unauthorised reason="the enrolment token is none of this server's" client={ids[0]}""",
@@ -88,6 +90,52 @@ async def test_a_line_that_the_writing_thread_writes_names_its_request(tmp_path:
     where = {"endpoint": "POST /v1/clients", "request": enrolled.headers["X-Request-ID"], "address": "127.0.0.1"}
     assert second.items() >= {"event": "enrolled", "client": client.id[:6].hex(), **where}.items()
     assert (first["code"], first["request"]) == ("malformed", answer.headers["X-Request-ID"])
+
+
+async def test_operators_changes_and_refusals_name_the_operator(tmp_path: Path) -> None:
+    async with running(tmp_path) as server:
+        client = (await server.client(1)).id.hex()
+        await server.create(tiny_bundle(3), release="manual")
+        with logged("json") as log:
+            for method, path in (
+                ("POST", f"clients/{client}/ban"),
+                ("POST", f"clients/{client}/unban"),
+                ("POST", "tokens/trainers/revoke"),
+                ("POST", "tasks/demo/pause"),
+                ("POST", "tasks/demo/resume"),
+                ("POST", "tasks/demo/stop"),
+                ("DELETE", "tasks/demo"),
+            ):
+                assert (await server.admin(method, f"/v1/admin/{path}", BAN)).status < 300
+            await server.admin("POST", "/v1/admin/tasks/demo/stop")
+            await server.admin("POST", "/v1/admin/tasks/demo/stop", token=READ_TOKEN)
+
+    lines = list(map(json.loads, str(log).splitlines()))
+    assert [(line["by"], line["action"], line["object"]) for line in lines if line["event"] == "operated"] == [
+        ("admin", "client ban", client),
+        ("admin", "client unban", client),
+        ("admin", "token revoke", "trainers"),
+        ("admin", "task pause", "demo"),
+        ("admin", "task resume", "demo"),
+        ("admin", "task stop", "demo"),
+        ("admin", "task delete", "demo"),
+    ]
+    refused = [(line["by"], line["code"]) for line in lines if line["event"] == "refused"]
+    assert refused == [("admin", "unknown"), ("onlooker", "forbidden")]
+    assert {line["by"] for line in lines} == {"admin", "onlooker"}
+
+
+async def test_a_server_that_starts_again_says_what_it_found(tmp_path: Path) -> None:
+    async with running(tmp_path) as server:
+        client, assignment = await server.member(population=2)
+        await server.create(tiny_bundle(3), "waits", population=9)
+        await client.upload(assignment)
+
+    with logged("human") as log:
+        async with running(tmp_path):
+            pass
+
+    assert "INFO state-read tasks=2 open_rounds=1 updates=1\n" in str(log)
 
 
 async def test_slow_requests_and_slow_commits_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

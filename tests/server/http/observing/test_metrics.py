@@ -1,6 +1,7 @@
 """What a scrape of a running server gives."""
 
 import asyncio
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.server.bundles import tiny_bundle
 from tests.server.http.running import Server, running
+from tests.server.telemetry.logs import logged
 
 
 async def scraped(server: Server) -> dict[tuple[str, ...], float]:
@@ -64,6 +66,46 @@ async def test_metrics_need_the_token_and_are_not_on_the_address_of_clients(serv
     of_clients = await server.request("GET", f"{server.url}/metrics", Authorization="Bearer token-of-the-operators")
 
     assert [answer.status for answer in (without, wrong, of_clients)] == [401, 401, 404]
+    assert without.headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert without.body.startswith(b"the request needs an Authorization header")
+
+
+@pytest.mark.parametrize("features", [3, 40_000])  # a blob in the database, a blob in a file
+@pytest.mark.parametrize("accel_location", [None, "/of-nginx/"])
+async def test_the_bytes_of_blobs_are_counted_whoever_sends_them(
+    tmp_path: Path, features: int, accel_location: str | None
+) -> None:
+    async with running(tmp_path, accel_location=accel_location, trusted_proxies=["127.0.0.1"]) as server:
+        client, _ = await server.member(features)
+        initial = tiny_bundle(features).initial
+        path = f"blobs/{sha256(initial).hexdigest()}"
+        await client.send("GET", f"/v1/{path}")
+        await client.send("HEAD", f"/v1/{path}")
+        await client.send("GET", f"/v1/{path}", Range="bytes=0-9")
+        await server.admin("GET", f"/v1/admin/{path}")
+        found = await scraped(server)
+
+    assert found["fedlens_sent_bytes_total", "GET /v1/blobs/{sha256}"] == len(initial) + 10
+    assert found["fedlens_sent_bytes_total", "HEAD /v1/blobs/{sha256}"] == 0
+    assert found["fedlens_sent_bytes_total", "GET /v1/admin/blobs/{sha256}"] == len(initial)
+
+
+async def test_the_question_whether_a_part_is_there_is_no_refusal(server: Server) -> None:
+    with logged("human") as log:
+        answer = await server.admin("HEAD", f"/v1/admin/parts/{'0' * 64}")
+
+    assert (answer.status, str(log)) == (404, "")
+    requests = {key[1:]: count for key, count in (await scraped(server)).items() if key[0] == "fedlens_requests_total"}
+    assert requests == {("ok", "HEAD /v1/admin/parts/{sha256}"): 1.0}
+
+
+async def test_a_task_has_the_time_of_its_first_round_once_that_is_open(server: Server) -> None:
+    await server.create(tiny_bundle(3), population=1)
+    waiting = await scraped(server)
+    await (await server.client(1)).assignment()
+
+    key = ("fedlens_first_round_timestamp_seconds", "demo")
+    assert (waiting.get(key), (await scraped(server))[key]) == (None, server.clock.now())
 
 
 async def test_labels_come_from_no_stranger(server: Server) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import selectors
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -30,6 +31,36 @@ def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="are no certificate with its key"):
         tls(tmp_path / "one" / "server.pem", tmp_path / "two" / "server.key")
+
+
+@pytest.mark.parametrize("key", ["certfile", "keyfile"])
+def test_the_file_that_is_no_certificate_or_key_is_named(tmp_path: Path, key: str) -> None:
+    initialise(tmp_path)
+    files = {"certfile": tmp_path / "server.pem", "keyfile": tmp_path / "server.key"}
+    (tmp_path / "garbage").write_text("garbage")
+
+    for bad, fault in (
+        (tmp_path / "garbage", r"holds no (certificate|private key) \(PEM\) that can be read$"),
+        (tmp_path, "cannot be read: Is"),
+    ):
+        with pytest.raises(ConfigError, match=rf"^server\.{key}: {bad} {fault}"):
+            tls(**files | {key: bad})
+
+
+async def test_an_address_that_cannot_be_had_is_told_by_its_key() -> None:
+    runner = Runner(web.Application())
+    await runner.setup()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        for host, told in (
+            ("203.0.113.1", f"admin.host: cannot listen on 203.0.113.1:{taken}: this machine has no such address"),
+            ("nowhere.invalid", f"admin.host: cannot listen on nowhere.invalid:{taken}: "),
+            ("127.0.0.1", f"admin.port: cannot listen on 127.0.0.1:{taken}: Address already in use"),
+        ):
+            with pytest.raises(ConfigError) as caught:
+                await listen(runner, host, taken, None, "admin")
+            assert str(caught.value).startswith(told)
+    await runner.cleanup()
 
 
 def test_an_encrypted_key_is_refused_instead_of_asking_for_its_passphrase(tmp_path: Path) -> None:
@@ -80,7 +111,7 @@ def stopping_s(answer: Callable[[asyncio.Event], Awaitable[None]], within_s: flo
             app.router.add_get("/", handler)
             runner = Runner(app)
             await runner.setup()
-            await listen(runner, "127.0.0.1", 0, None, "server.port")
+            await listen(runner, "127.0.0.1", 0, None, "server")
             _, writer = await asyncio.open_connection(*runner.addresses[0][:2])
             writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
             await began.acquire()

@@ -91,7 +91,7 @@ def test_a_backup_that_is_killed_does_not_look_whole_and_the_next_one_clears_it_
 
     killed = subprocess.run(command, check=False).returncode
     for left in folder.iterdir():
-        with pytest.raises(StoreUnusable, match="is no whole backup"):
+        with pytest.raises(StoreUnusable, match=f"there is no whole backup at {left}; name one that"):
             backups.check(left)
     (folder / "1970-01-01T00-00-00.500000Z").mkdir()
     (folder / "1970-01-01T00-00-00.500000Z" / ".blobs.txt").write_bytes(b"half of a list")
@@ -119,6 +119,20 @@ def test_damage_is_found_and_nothing_that_a_server_would_take_up_is_written(
         backups.restore(saved, tmp_path / "new")
 
     assert not (tmp_path / "new" / "server.sqlite3").exists()
+
+
+def test_a_place_of_backups_is_told_apart_from_a_backup_and_from_nothing(
+    store: Store, folder: Path, tmp_path: Path
+) -> None:
+    first, last = (backups.make(store.address, folder, taken_at).name for taken_at in (0.0, 1.0))
+
+    with pytest.raises(StoreUnusable) as of_all:
+        backups.check(folder)
+    with pytest.raises(StoreUnusable) as of_none:
+        backups.restore(tmp_path / "mistyped" / first, tmp_path / "new")
+
+    assert str(of_all.value) == f"there is no whole backup at {folder}; name one of the 2 in it: {first}, {last}"
+    assert str(of_none.value).startswith(f"there is no whole backup at {tmp_path}/mistyped/{first}; name one that ")
 
 
 def test_a_missing_blob_is_named(store: Store, folder: Path) -> None:
@@ -169,8 +183,10 @@ def test_a_state_elsewhere_is_backed_up_into_a_folder_or_a_bucket_and_restored(
     assert [each.copied for each in (first, second, third, last)] == [1, 1, 0, 0]
     assert [each.removed for each in (third, last)] == [1, 2]
     backups.check(place / last.name)
-    with pytest.raises(StoreUnusable, match="is no whole backup"):
+    with pytest.raises(StoreUnusable, match=f"there is no whole backup at {place / second.name}; name one that"):
         backups.check(place / second.name)
+    with pytest.raises(StoreUnusable, match=f"no whole backup at {place}; name one of the 1 in it: {last.name}"):
+        backups.check(place)
     backups.restore(place / last.name, tmp_path / "new")
     with closing(Store.open(tmp_path / "new")) as restored:
         assert restored.blobs.files.path(large).read_bytes() == LARGE
