@@ -2,6 +2,7 @@
 
 import json
 import random
+import threading
 from typing import Any, Self
 
 from fedlens_proto.v1 import admin_pb2, check_in_pb2
@@ -45,7 +46,11 @@ class Arrivals(Bench):
     def come(self, *clients: bytes, **fields: Any) -> list[check_in_pb2.CheckInResponse]:
         """Check-ins of all these clients at the same moment; `fields` are those of their requests."""
         request = self.request(**fields)
+        # The thread that gives places waits, else it may give them all to those who were first.
+        all_ask = threading.Event()
+        self.places._pool.submit(all_ask.wait)
         decided = [self.places.ask(client, request) for client in clients]
+        all_ask.set()
         for each in decided:
             if each is not None:
                 each.result()
