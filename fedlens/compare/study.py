@@ -37,6 +37,8 @@ TASK_KEYS = tuple(sorted(TaskSettings.model_fields.keys() - set(_NOT_SET)))
 _INSTEAD = {"epochs": "steps", "steps": "epochs"}
 _SOURCE = f"the path of a folder, or one of {', '.join(NAMES)}"
 _CLIENTS = "an integer from 1 to 100000"
+_MODELS = 'a list of names of models, such as ["lenet5"]'
+_SEEDS = f"a list of integers from 0 to {MAX_SEED}, each once, such as [1, 2]"
 
 
 class StudyError(FedlensError):
@@ -93,7 +95,7 @@ class PartitionSection(_WithSettings):
 class ModelSection(_Section):
     """`[model]`: models, heads and their training."""
 
-    names: tuple[str, ...] = _key("names of models, one or more", min_length=1, strict=False)
+    names: tuple[str, ...] = _key(_MODELS, min_length=1, strict=False)
     input_size: int | None = _key("pixels, an integer from 1", default=None, ge=1)
     batch: int = _key("an integer from 1", default=32, ge=1)
     optimiser: str = _key('"sgd" or "adam"', default="sgd")
@@ -114,7 +116,7 @@ class MethodSection(_WithSettings):
     augmentation: str | None = _key('"crop-flip" or "contrast"', default=None)
     clients: int | None = _key(_CLIENTS, default=None, ge=1, le=100_000)
     partition: PartitionSection | None = _key("a table, as [partition]", default=None)
-    models: tuple[str, ...] | None = _key("names of models, one or more", default=None, min_length=1, strict=False)
+    models: tuple[str, ...] | None = _key(_MODELS, default=None, min_length=1, strict=False)
     concatenated: int = _key("the maximum number of concatenated extractors, an integer from 0", default=0, ge=0)
     onnx: bool = _key("true or false", default=False)
     candidates: int | None = _key("the number of models that clients compare, an integer from 0", default=None, ge=0)
@@ -133,7 +135,7 @@ class Study(_WithSettings):
     paper: str = _key("a text", default="")
     paper_columns: tuple[Column, ...] = _key(f"columns out of {', '.join(COLUMNS)}", default=(), strict=False)
     clients: int = _key(_CLIENTS, ge=1, le=100_000)
-    seeds: tuple[int, ...] = _key(f"integers from 0 to {MAX_SEED}, each once", min_length=1, strict=False)
+    seeds: tuple[int, ...] = _key(_SEEDS, min_length=1, strict=False)
     photos: PhotosSection = _key("a table, [photos]")
     partition: PartitionSection = _key("a table, [partition]")
     model: ModelSection = _key("a table, [model]")
@@ -146,7 +148,7 @@ class Study(_WithSettings):
     def _seeds_and_labels(self) -> Self:
         wrong = [seed for seed in self.seeds if not 0 <= seed <= MAX_SEED or self.seeds.count(seed) > 1]
         if wrong:
-            raise ValueError(f"seeds: found {wrong[0]}, must be integers from 0 to {MAX_SEED}, each once")
+            raise ValueError(f"seeds: found {wrong[0]}, must be {_SEEDS}")
         for label in self.methods:
             if not label or len(label) > 60 or not label.replace("-", "").replace("_", "").replace(".", "").isalnum():
                 raise ValueError(f"methods: found label {label!r}, must be letters, digits, -, _ and .")

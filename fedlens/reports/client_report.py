@@ -102,7 +102,7 @@ class ClientReport:
         self._progress.update(self._bar, description=what, completed=done, total=total, visible=done < total)
 
     def _waited(self, reason: str, seconds: float) -> None:
-        self._print(f"{reason} (for {seconds:.0f} s)" if seconds else reason)
+        self._print(f"{reason} (for {seconds:.0f} s)" if seconds >= 1 else reason)
 
     def _print(self, line: str) -> None:
         # File names and the server's messages are no markup.

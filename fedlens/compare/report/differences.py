@@ -12,6 +12,7 @@ from fedlens.compare.report.summary import MethodSummary
 from fedlens.compare.study import Study
 
 CONFIDENCE = 0.95
+ACCURACIES: Sequence[Column] = tuple(column for column in COLUMNS if column.endswith("_accuracy"))
 _EQUAL = 1e-9  # only rounding makes deviations below this
 
 
@@ -36,9 +37,9 @@ class Difference(NamedTuple):
 
 
 def differences(
-    study: Study, summaries: Sequence[MethodSummary], columns: Sequence[Column] = COLUMNS
+    study: Study, summaries: Sequence[MethodSummary], columns: Sequence[Column] = ACCURACIES
 ) -> list[Difference]:
-    """Every method against its baseline, in every accuracy that both have for a seed."""
+    """Every method against its baseline, in the chosen columns, or in every accuracy, that both have for a seed."""
     by_label = {summary.label: summary.by_seed for summary in summaries}
     found = []
     for label, by_seed in by_label.items():
@@ -51,7 +52,7 @@ def differences(
                 for seed, values in by_seed.items()
                 if column in values and column in (other := by_label[baseline].get(seed, {}))
             ]
-            if pairs and column.endswith("_accuracy"):
+            if pairs:
                 found.append(_difference(label, baseline, column, pairs))
     return found
 

@@ -76,7 +76,9 @@ def test_a_study_without_photos_of_its_own_takes_those_of_the_command_line_or_sa
     [
         ("clients", 0, "clients: found 0, must be an integer from 1 to 100000"),
         ("client", 4, "client: unknown key; did you mean clients?"),
-        ("seeds", [1, 1], "seeds: found 1, must be integers from 0 to 4294967295, each once"),
+        ("seeds", [1, 1], "seeds: found 1, must be a list of integers from 0 to 4294967295, each once, such as [1, 2]"),
+        ("seeds", 3, "seeds: found 3, must be a list of integers from 0"),
+        ("model/names", "lenet5", "model.names: found 'lenet5', must be a list of names of models, such as"),
         ("rounds", 0, "methods.plain: rounds: found 0, must be a whole number, 1 to 1000000 (rounds to commit)"),
         ("cohort", 5, "cohort: found 5, must be at most the population, 4"),
         ("photos/train_per_class", 0, "photos.train_per_class: found 0, must be an integer from 1, or left out for"),

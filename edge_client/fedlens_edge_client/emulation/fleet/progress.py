@@ -63,7 +63,7 @@ class FleetProgress(LiveDisplay):
             self._reminder.waits(reason)
 
     def _waited(self, reason: str, seconds: float) -> None:
-        lasted = f" (for {seconds:.0f} s)" if seconds else ""
+        lasted = f" (for {seconds:.0f} s)" if seconds >= 1 else ""
         say(self._console, f"clients: {reason}{lasted}")
 
     def _print(self, done: list[RoundId]) -> None:

@@ -185,10 +185,10 @@ SUBJECTS: Mapping[str, Subjects] = {
             ),
             "ban": Action(
                 title="Ban its clients",
-                effect="The token is revoked, and every client that enrolled with it is banned.",
+                effect="The token is revoked for good, and every client that enrolled with it is banned; they can be "
+                "let in again.",
                 act=bans.ban_token,
                 asks="The reason, for operators",
-                is_grave=True,
             ),
             "unban": Action(
                 title="Unban its clients",

@@ -117,7 +117,7 @@ async def log_in(request: web.Request) -> web.Response:
         request.app[SERVICE].operator(hashed(token))
     except Unauthorised as fault:
         events.note(Event.REFUSED, code=fault.code, reason=str(fault))
-        return render(request, "login.html", status=401, target=target, message=sentence(fault))
+        return render(request, "login.html", status=401, target=target, message=sentence(fault), is_fault=True)
     response = web.Response(status=303, headers={hdrs.LOCATION: target})
     request.app[SESSIONS].begin(response, hashed(token), ROOT, is_secure=request.secure)
     return response

@@ -52,6 +52,7 @@ def _asked(request: web.Request, message: str = "", status: int = 200) -> web.Re
         choices=None if action.choices is None else action.choices(subject),
         back=_page(request),
         message=message,
+        is_fault=status >= 400,
     )
 
 
