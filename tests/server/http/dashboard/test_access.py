@@ -168,6 +168,7 @@ async def test_a_wrong_token_does_not_log_in_and_is_told_so(server: Server, toke
     answer = await visitor.log_in(token)
 
     assert (answer.status, visitor.cookie) == (401, "")
+    assert b'class="message fault" role="alert"' in answer.body
     assert "This is no operator's token" in answer.body.decode().replace("&#39;", "'")
     assert not token or token.encode() not in answer.body
 
