@@ -289,7 +289,9 @@ class AdminClient:
         except TimeoutError as error:
             raise AdminError(f"{url} did not answer within {TIMEOUT_S:.0f} s") from error
         except http.client.HTTPException as error:
-            is_cut = isinstance(error, http.client.RemoteDisconnected | http.client.IncompleteRead)
+            if isinstance(error, http.client.IncompleteRead):
+                raise AdminError(f"{url} closed the connection in the middle of its answer") from error
+            is_cut = isinstance(error, http.client.RemoteDisconnected)
             raise AdminError(
                 f"{url} "
                 + ("closed the connection before it had answered" if is_cut else "gave an answer that is not HTTP")

@@ -55,6 +55,8 @@ def create(
         from fedlens_proto.manifest import Bundle
 
         drawn = population is not None or cohort is not None
+        if drawn and goal is not None:
+            raise AdminError("--goal is for clients that come, --population and --cohort for drawn ones: not both")
         settings: dict[str, Any] = {
             "method": method,
             "rounds": rounds,
@@ -86,6 +88,8 @@ def create(
                 raise AdminError(f"--set {key}: found {entry!r} beside the option for it; give one of the two")
             table, dot, inner = key.partition(".")
             if dot and table in ("hyper", "options") and isinstance(settings.setdefault(table, {}), dict):
+                if table == "hyper" and hyper and inner in settings[table]:
+                    raise AdminError(f"--set {key}: found {entry!r} beside --hyper {inner}; give one of the two")
                 settings[table][inner] = value
             else:
                 settings[key] = value

@@ -91,8 +91,8 @@ def load_all(paths: Sequence[Path]) -> Kept:
                     f"{path}: another {run['label']}, seed {run['seed']}, than in {paths[0]}: give one of both"
                 )
         methods |= {label: method for label, method in kept.study.methods.items() if label not in methods}
-    seeds = tuple(sorted({seed for _, seed in runs}))
-    study = first.study.model_copy(update={"methods": methods, "seeds": seeds or first.study.seeds})
+    seeds = dict.fromkeys(seed for kept in studies for seed in kept.study.seeds)
+    study = first.study.model_copy(update={"methods": methods, "seeds": tuple(seeds)})
     return Kept(study, list(runs.values()))
 
 

@@ -1,5 +1,6 @@
 """Settings that the export or the round engine would refuse, found before hours of work."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,4 +42,7 @@ def check(study_folder: Path, runs: Sequence[RunPlan]) -> None:
         try:
             plan(parse(run.settings), tuple(TaskBundle(each, manifest.parse(each)) for each in raw))
         except Malformed as error:
-            raise StudyError(f"methods.{label}: {str(error).removeprefix('task settings: ')}") from error
+            # A study has no bundles of its own, nor options of `fedlens export`.
+            text = re.sub(r"^task settings: |manifests\[\d+\]\.", "", str(error))
+            text = re.sub(r"export the bundle with --objective (\w+)", r'set objective = "\1"', text)
+            raise StudyError(f"methods.{label}: {text}") from error

@@ -88,7 +88,7 @@ def run_study(study: Study, config: SessionConfig, console: Console) -> int:
         _introduce(console, study, photos.pool, planned, done)
         for run in planned.runs:
             if run.result.is_file() and not run.is_done:
-                changed = "its settings or photos have changed since it ended; it is run anew"
+                changed = "its result is of other settings, photos or another version; it is run anew"
                 say(console, f"{run.name}: {changed}", "yellow")
         with ExitStack() as stack:
             ray = None

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -16,30 +17,33 @@ def print_table(
     dropped: Sequence[str] = (),
     uncut: bool = False,
 ) -> None:
-    """Print a table as wide as the terminal; without a terminal as wide as it needs, up to 200 columns.
+    """Print a table as wide as the terminal; without a terminal as wide as it needs, up to 200 columns, or uncut.
 
     Args:
         columns: Headers.
         rows: Their cells.
         caption: A line below it.
         dropped: Columns that go where the terminal is too narrow, one after the other.
-        uncut: Where it is too narrow, print lines instead: the first cell of a row, and below it the others.
+        uncut: In a terminal that is too narrow, print lines instead: the first cell of a row, and below it the others.
     """
     console = Console(width=None if sys.stdout.isatty() else 200)
     # As plain text: names come from others, and rich reads square brackets as markup.
     cells = [[Text("\n".join(map(plain, cell.splitlines()))) for cell in row] for row in rows]
     gone = 0
-    while (too_wide := _width(table := _table(columns, cells, dropped[:gone])) > console.width) and gone < len(dropped):
+    while (width := _width(table := _table(columns, cells, dropped[:gone]))) > console.width and gone < len(dropped):
         gone += 1
-    if not (too_wide and uncut):
-        table.caption = caption
-        console.print(table)
+    if uncut and not sys.stdout.isatty():
+        console.width = max(console.width, width)
+    elif uncut and width > console.width:
+        for row in cells:
+            console.print(row[0], soft_wrap=True)
+            others = Text(", ").join(Text(f"{columns[i]} ") + row[i] for i in range(1, len(row)))
+            console.print(Padding(others, (0, 0, 0, 4)))
+        if caption:
+            console.print(caption)
         return
-    for row in cells:
-        console.print(row[0], soft_wrap=True)
-        console.print("   ", Text(", ").join(Text(f"{columns[i]} ") + row[i] for i in range(1, len(row))))
-    if caption:
-        console.print(caption)
+    table.caption = caption
+    console.print(table)
 
 
 def _table(columns: Sequence[str], cells: Iterable[Sequence[Text]], without: Sequence[str]) -> Table:

@@ -18,7 +18,7 @@ from fedlens_server.config import ConfigError
 from fedlens_server.engine.operators import tokens
 from fedlens_server.errors import StoreUnusable, Unavailable
 from fedlens_server.store import StateAddress, Store, Transaction
-from fedlens_server.store.database import holds_state
+from fedlens_server.store.database import check_access, holds_state
 
 CONFIG = "fedlens.toml"
 DATA = "data"
@@ -114,6 +114,7 @@ def make_data(
     address = StateAddress.of(state)
     folder = address.folder
     try:
+        check_access(folder)
         if holds_state(address):
             place = folder if address.database is None else address.open_database().place
             raise ConfigError(f"{place}: holds a server's state already; move it away first, or choose another place")

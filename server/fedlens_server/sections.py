@@ -234,11 +234,14 @@ class ServerSection(ListeningSection):
 
     @model_validator(mode="after")
     def _backups_are_apart(self) -> Self:
-        # What no backup names is deleted from its folder `blobs`, and what the database does not name from the state's.
+        # A backup deletes from its folder's `blobs` what no backup names, the server from its own what no row names.
         if isinstance(self.backups, Path):
-            backups, data = self.backups.resolve(), self.data.resolve()
-            if backups == data or backups.is_relative_to(data / "blobs"):
-                raise ValueError(f"found backups in the folder of the state, {data}; name a folder apart from it")
+            blobs, copies = ((folder / "blobs").resolve() for folder in (self.data, self.backups))
+            if copies == blobs or self.backups.resolve().is_relative_to(blobs):
+                raise ValueError(
+                    f"found backups {str(self.backups)!r}, where the server's own blobs are; name a folder apart from "
+                    "server.data"
+                )
         return self
 
     @model_validator(mode="after")

@@ -173,11 +173,14 @@ def test_a_certificate_needs_its_key(tmp_path: Path) -> None:
     assert "found certfile without keyfile" in refusal(tmp_path, ADMIN + '[server]\ncertfile = "server.pem"\n')
 
 
-@pytest.mark.parametrize("place", ["data", "data/blobs/backups", "other/../data"])
+@pytest.mark.parametrize("place", ["data", "data/blobs/backups", "disk/../data", "disk"])
 def test_backups_into_the_state_itself_are_refused(tmp_path: Path, place: str) -> None:
     text = f'[server]\ndata = "data"\nbackups = "{place}"\n{ADMIN}'
+    (tmp_path / "disk" / "blobs").mkdir(parents=True)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "blobs").symlink_to(tmp_path / "disk" / "blobs")
 
-    assert f"server: found backups in the folder of the state, {tmp_path / 'data'}" in refusal(tmp_path, text)
+    assert f"server: found backups '{tmp_path / place}', where the server's own blobs are" in refusal(tmp_path, text)
 
 
 def test_plain_http_to_operators_outside_is_refused(tmp_path: Path) -> None:

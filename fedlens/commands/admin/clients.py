@@ -1,7 +1,8 @@
 """`fedlens client list | show | ban | unban`: an operator's view of the clients of a server."""
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from google.protobuf.json_format import MessageToDict
@@ -9,6 +10,9 @@ from google.protobuf.json_format import MessageToDict
 from fedlens.commands.admin.profile import Admin, admin_client, readable_time, reported_admin, seconds
 from fedlens.commands.client import client
 from fedlens.commands.options import AsJson, print_json
+
+if TYPE_CHECKING:
+    from fedlens.admin_client import AdminClient
 
 client_app = typer.Typer()
 client_app.callback(invoke_without_command=True)(client)
@@ -86,8 +90,8 @@ def ban(
 ) -> None:
     """Shut a client out, from its next request on."""
     with reported_admin():
-        kind, name = _one_of(client, token)
-        _tell("banned", kind, name, admin_client(admin).ban(kind, name, reason), as_json)
+        kind, name, server = _one_of(client, token, admin)
+        _tell("banned", kind, name, server.ban(kind, name, reason), as_json)
 
 
 @client_app.command()
@@ -99,16 +103,20 @@ def unban(
 ) -> None:
     """Let a client in again."""
     with reported_admin():
-        kind, name = _one_of(client, token)
-        _tell("unbanned", kind, name, admin_client(admin).unban(kind, name), as_json)
+        kind, name, server = _one_of(client, token, admin)
+        _tell("unbanned", kind, name, server.unban(kind, name), as_json)
 
 
-def _one_of(client: str | None, token: str | None) -> tuple[str, str]:
+def _one_of(client: str | None, token: str | None, admin: Path | None) -> tuple[str, str, "AdminClient"]:
+    """What is named, in full, and where."""
     from fedlens.errors import FedlensError
 
     if (client is None) == (token is None):
         raise FedlensError("name one client by its id, or a token by --token, and not both")
-    return ("clients", client) if client is not None else ("tokens", token or "")
+    server = admin_client(admin)
+    if client is None:
+        return "tokens", token or "", server
+    return "clients", server.show_client(client).client.id.hex(), server
 
 
 def _tell(what: str, kind: str, name: str, count: int, as_json: bool) -> None:

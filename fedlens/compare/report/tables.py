@@ -65,9 +65,11 @@ def _absent(study: Study, summaries: Sequence[MethodSummary]) -> str:
     ended = {summary.label: summary.by_seed for summary in summaries}
     lacking = {label: [seed for seed in study.seeds if seed not in ended.get(label, ())] for label in study.methods}
     runs = [f"{label} (seed {', '.join(map(str, seeds))})" for label, seeds in lacking.items() if seeds]
-    told = f" Without {'; '.join(runs)}: failed, or not ended." if runs else ""
+    told = f" There are no results of {'; '.join(runs)}." if runs else ""
     if len(summaries) > 1 and not differences(study, summaries):
-        told += " Without differences: no method with a result is the others' baseline; --baseline names one."
+        told += (
+            " There are no differences: no method with the same seeds is the others' baseline; --baseline names one."
+        )
     return told
 
 

@@ -257,17 +257,19 @@ class BackupRequest(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., keep: _Optional[int] = ...) -> None: ...
 
 class BackupResponse(_message.Message):
-    __slots__ = ("place", "taken_at", "blobs", "copied", "copied_bytes", "removed")
-    PLACE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("name", "taken_at", "blobs", "copied", "copied_bytes", "removed", "place")
+    NAME_FIELD_NUMBER: _ClassVar[int]
     TAKEN_AT_FIELD_NUMBER: _ClassVar[int]
     BLOBS_FIELD_NUMBER: _ClassVar[int]
     COPIED_FIELD_NUMBER: _ClassVar[int]
     COPIED_BYTES_FIELD_NUMBER: _ClassVar[int]
     REMOVED_FIELD_NUMBER: _ClassVar[int]
-    place: str
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    name: str
     taken_at: float
     blobs: int
     copied: int
     copied_bytes: int
     removed: int
-    def __init__(self, place: _Optional[str] = ..., taken_at: _Optional[float] = ..., blobs: _Optional[int] = ..., copied: _Optional[int] = ..., copied_bytes: _Optional[int] = ..., removed: _Optional[int] = ...) -> None: ...
+    place: str
+    def __init__(self, name: _Optional[str] = ..., taken_at: _Optional[float] = ..., blobs: _Optional[int] = ..., copied: _Optional[int] = ..., copied_bytes: _Optional[int] = ..., removed: _Optional[int] = ..., place: _Optional[str] = ...) -> None: ...

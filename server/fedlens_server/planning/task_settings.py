@@ -172,10 +172,6 @@ class TaskSettings(BaseModel):
 
     @model_validator(mode="after")
     def _agree(self) -> "TaskSettings":
-        drawn = [name for name in ("population", "cohort") if name in self.model_fields_set]
-        if self.goal is not None and drawn:
-            allowed = "set without it: give --goal, or --population and --cohort, not both"
-            raise SettingsError("goal", f"{self.goal} with {drawn[0]}", allowed)
         other = "arrivals" if self.selection == "drawn" else "drawn"
         if foreign := [name for name in _ONLY[other] if name in self.model_fields_set]:
             found = json.dumps(self.model_dump()[foreign[0]])

@@ -44,15 +44,19 @@ def check_access(folder: Path) -> None:
         StoreUnusable: It may not.
     """
     folders = (folder, folder / "blobs", folder / "blobs" / "incoming")
+    user = f"user {os.geteuid()}, as which the server runs"
     try:
-        closed = [each for each in folders if each.is_dir() and not os.access(each, _ALL, effective_ids=True)]
-    except PermissionError:  # above it
-        closed = [folder]
-    if closed:
-        raise StoreUnusable(
-            f"server.data: {closed[0]} cannot be read and written by user {os.geteuid()}, as which the server runs; "
-            f"make the folder the user's: chown -R {os.geteuid()} {folder}"
-        )
+        for each in folders:
+            if not each.is_dir() or os.access(each, _ALL, effective_ids=True):
+                continue
+            if os.statvfs(each).f_flag & os.ST_RDONLY:
+                raise StoreUnusable(f"server.data: {each} is on a disk that is mounted for reading only")
+            raise StoreUnusable(
+                f"server.data: {each} cannot be read and written by {user}; make it the user's: "
+                f"chown -R {os.geteuid()} {folder}"
+            )
+    except PermissionError as error:
+        raise StoreUnusable(f"server.data: {error.filename} cannot be reached by {user}: {error.strerror}") from error
 
 
 def holds_state(address: Path | StateAddress) -> bool:

@@ -85,7 +85,7 @@ def test_the_tables_show_mean_and_deviation_the_papers_column_and_its_number(car
     line, _, by_seed = [line for line in table.splitlines() if line.startswith("| plain |")]
     assert re.search(r"\| \d+\.\d ± \d+\.\d \|", line) and "| 99.5 |" in line
     assert re.search(r"\| \d+\.\d, \d+\.\d \|", by_seed)
-    assert "mean and deviation over 2 seeds" in table and "Without broken (seed 1, 2): failed, or not ended." in table
+    assert "mean and deviation over 2 seeds" in table and "There are no results of broken (seed 1, 2)." in table
     assert "personal accuracy, after training" in table and "personal accuracy, last trained model" in table
     assert (carried.out / "differences.csv").read_text() == "method,baseline,column,seeds,difference,low,high,p\n"
     assert "A small study" in carried.printed and "99.5" in carried.printed
@@ -134,7 +134,7 @@ def test_a_run_with_other_settings_replaces_a_finished_one_and_says_so(carried: 
     again = fedlens(*arguments, "--method", "plain", "--seed", "1", "--set", "rounds=1")
 
     assert again.returncode == 0, again.stderr
-    assert "plain, seed 1: its settings or photos have changed since it ended; it is run anew" in again.stdout
+    assert "plain, seed 1: its result is of other settings, photos or another version; it is run anew" in again.stdout
     (left,) = results_in(tmp_path / "study" / "out")["runs"]
     assert left["settings"]["rounds"] == 1
 

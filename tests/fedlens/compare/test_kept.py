@@ -162,6 +162,16 @@ def test_a_wrong_name_is_one_line(
     assert line.startswith("fedlens: ") and words in line
 
 
+def test_runs_that_have_not_ended_are_told_and_seeds_are_those_of_the_studies(tmp_path: Path) -> None:
+    one, other = folder(tmp_path / "one", *RUNS[:1]), folder(tmp_path / "other", *RUNS[2:])
+
+    alone, both = fedlens("results", str(one)).stdout, fedlens("results", str(one), str(other)).stdout
+
+    assert "There are no results of alone (seed 2); together (seed 1, 2)." in alone
+    assert "over 2 seeds" in alone
+    assert "There are no results of alone (seed 2)." in both
+
+
 def test_a_study_of_which_no_run_has_ended_has_no_table(tmp_path: Path) -> None:
     done = fedlens("results", str(folder(tmp_path / "out")))
 

@@ -1,5 +1,7 @@
 """Tables in terminals that are narrower than what they show."""
 
+from types import SimpleNamespace
+
 import pytest
 from rich.console import Console
 
@@ -15,7 +17,8 @@ COLUMNS = ("id", "role", "token", "enrolled", "last seen", "state")
 def columns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """The columns of the terminal."""
     wide = int(request.param)
-    monkeypatch.setattr(tables, "Console", lambda width: Console(width=wide if width == 200 else width))
+    monkeypatch.setattr(tables, "Console", lambda width: Console(width=width or wide, force_terminal=False))
+    monkeypatch.setattr(tables, "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
     return wide
 
 
@@ -48,5 +51,11 @@ def test_a_first_cell_that_must_not_be_cut_stands_on_a_line_of_its_own(
 @pytest.mark.parametrize("columns", [200], indirect=True)
 def test_it_stands_in_the_table_where_there_is_room(columns: int, capsys: pytest.CaptureFixture[str]) -> None:
     tables.print_table(COLUMNS, [CLIENT], uncut=True)
+
+    assert f"│ {ID} │ trainer" in capsys.readouterr().out
+
+
+def test_what_is_no_terminal_gets_the_table_uncut(capsys: pytest.CaptureFixture[str]) -> None:
+    tables.print_table(COLUMNS, [(*CLIENT[:-1], "banned since 2023-11-14 22:15Z: " + 60 * "it floods ")], uncut=True)
 
     assert f"│ {ID} │ trainer" in capsys.readouterr().out

@@ -155,8 +155,8 @@ def test_changed_settings_hold_from_the_next_decision_on_and_after_a_restart(ser
             {"goal": 1, "min_reports": 2},
             "task settings: min_reports: found 2, must be at most the clients of a round, 1",
         ),
-        ({"rounds": 1}, "task settings: rounds: found 1, must be at least 2 in phase 'train'; committed so far: 1"),
-        ({"cohort": 2}, "task settings: goal: found 1 with cohort, must be set without it"),
+        ({"rounds": 1}, "task settings: rounds: found 1, must be at least 2 in phase 'train', which has committed 1"),
+        ({"cohort": 2}, 'task settings: cohort: found 2, must be left out with selection "arrivals"'),
     ],
 )
 def test_a_change_that_cannot_be_is_refused_and_changes_nothing(

@@ -108,14 +108,21 @@ def not_by_root() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(
-    ("closed", "mode"), [("disk", 0), ("disk/data", 0), ("disk/data", 0o500), ("disk/data/blobs", 0o500)]
+    ("closed", "mode", "told"),
+    [
+        ("disk", 0, "disk/data cannot be reached"),
+        ("disk/data", 0, "disk/data cannot be read and written"),
+        ("disk/data", 0o500, "disk/data cannot be read and written"),
+        ("disk/data/blobs", 0o500, "disk/data/blobs cannot be read and written"),
+        ("disk/data/blobs", 0o600, "disk/data/blobs cannot be read and written"),
+    ],
 )
-def test_a_server_that_may_not_write_its_state_is_refused(not_by_root: Path, closed: str, mode: int) -> None:
+def test_a_server_that_may_not_write_its_state_is_refused(not_by_root: Path, closed: str, mode: int, told: str) -> None:
     data = not_by_root / "disk" / "data"
     (data / "blobs").mkdir(parents=True)
     (not_by_root / closed).chmod(mode)
     settings = config(not_by_root)
     settings = settings.model_copy(update={"server": settings.server.model_copy(update={"data": data})})
 
-    with pytest.raises(StoreUnusable, match=r"^server.data: .*disk/data.* cannot be read and written by user \d+"):
+    with pytest.raises(StoreUnusable, match=rf"^server.data: .*{told} by user \d+, as which"):
         asyncio.run(daemon.serve(settings, pytest.fail))

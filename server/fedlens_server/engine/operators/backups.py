@@ -34,26 +34,31 @@ def make(federation: Federation, place: backups.Place | None, keep: int, by: Ope
         raise Unknown("server.backups is not set; name a folder or bucket in the server's config, and restart it")
     taken_at, began = _begin(federation).result(), federation.clock.elapsed()
     try:
-        made = _copied(federation, place, taken_at, keep)
+        made = _copied(federation, place, taken_at, keep, by)
     except Exception as error:
         events.note(Event.BACKUP_FAILED, reason=str(error))
         raise
     finally:
         _end(federation).result()
-    _record(federation, made.name, by).result()
     cost = {"blobs": made.blobs, "copied": made.copied, "copied_bytes": made.copied_bytes, "removed": made.removed}
     events.note(Event.BACKUP_MADE, backup=made.name, **cost, seconds=federation.clock.elapsed() - began)
-    return admin_pb2.BackupResponse(place=str(place / made.name), taken_at=taken_at, **cost)
+    return admin_pb2.BackupResponse(name=made.name, place=str(place / made.name), taken_at=taken_at, **cost)
 
 
-def _copied(federation: Federation, place: backups.Place, taken_at: float, keep: int) -> backups.Copied:
+def _copied(federation: Federation, place: backups.Place, taken_at: float, keep: int, by: Operator) -> backups.Copied:
+    whole: list[str] = []
+
+    def note(name: str) -> None:
+        whole.append(name)
+        _record(federation, name, by).result()
+
     try:
         with storage_full():
-            return backups.make(federation.store.address, place, taken_at, keep)
+            return backups.make(federation.store.address, place, taken_at, keep, note)
     except OSError as error:
-        raise Unavailable(
-            f"no backup was made: {error.filename or place}: {error.strerror}", backups.RETRY_MS
-        ) from error
+        what = f"backup {whole[0]} is whole, but older ones stay" if whole else "no backup was made"
+        told = f"{what}: {error.filename or place}: {error.strerror}"
+        raise Unavailable(told, backups.RETRY_MS) from error
 
 
 # A commit of its own for each: no operation that deletes or places a blob is half done then.

@@ -97,7 +97,7 @@ def change(
     if task.suspended:
         raise Unavailable(f"task {task.name!r} is suspended until its method is installed on the server again")
     for name in sorted(changes.keys() - CHANGEABLE):
-        if name not in TaskSettings.model_fields:
+        if name.partition(".")[0] not in TaskSettings.model_fields:
             raise task_settings.unknown(name, changes[name])
         raise SettingsError(name, "a change", f"left as it is: only {', '.join(sorted(CHANGEABLE))} can change")
     settings = task_settings.parse(json.dumps({**json.loads(task.settings.public_json()), **changes}))
@@ -135,4 +135,4 @@ def _check_rounds(task: Task, wanted: int, planned: list[int]) -> None:
         kept = ", ".join(f"{phase.name} {phase.rounds}" for phase in over)
         raise SettingsError("rounds", wanted, f"such that phases that are over keep their rounds: {kept}")
     if planned[index] <= done:
-        raise SettingsError("rounds", wanted, f"at least {done + 1} in phase {name!r}; committed so far: {done}")
+        raise SettingsError("rounds", wanted, f"at least {done + 1} in phase {name!r}, which has committed {done}")

@@ -36,7 +36,9 @@ async def observed(request: web.Request, handler: Handler) -> web.StreamResponse
         response = await handler(request)
         if not response.prepared:
             response.headers[REQUEST_ID] = seen.id
-        sent = request.get(BLOB_BYTES, response.content_length or 0)
+        sent = response.content_length or 0
+        if response.status in (200, 206):
+            sent = request.get(BLOB_BYTES, sent)
         return response
     finally:
         seconds = time.perf_counter() - began

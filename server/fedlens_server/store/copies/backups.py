@@ -15,7 +15,7 @@ import re
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -77,7 +77,13 @@ class Copied:
     removed: int  # older backups
 
 
-def make(address: StateAddress, place: Place, taken_at: float, keep: int = 0) -> Copied:
+def make(
+    address: StateAddress,
+    place: Place,
+    taken_at: float,
+    keep: int = 0,
+    on_whole: Callable[[str], None] = lambda name: None,
+) -> Copied:
     """Back up a state while it is used. Blocks on the disk and the network.
 
     Args:
@@ -85,9 +91,10 @@ def make(address: StateAddress, place: Place, taken_at: float, keep: int = 0) ->
         place: Of all backups.
         taken_at: A time before this call, in seconds since the epoch.
         keep: The number of latest backups that stay, with this one; 0: all.
+        on_whole: Called with the backup's name once it is whole, before older ones are removed.
 
     Raises:
-        OSError: A folder cannot be read or written; the backups that there were are whole.
+        OSError: A folder cannot be read or written; the backups that there were are whole, or removed.
         Unavailable: A bucket or the database cannot be reached, or a blob of the state is damaged; likewise.
     """
     name = datetime.fromtimestamp(taken_at, UTC).strftime("%Y-%m-%dT%H-%M-%S.%fZ")
@@ -115,6 +122,7 @@ def make(address: StateAddress, place: Place, taken_at: float, keep: int = 0) ->
         files.put(f"{name}/{LISTED}", "\n".join(sorted(blobs)).encode())
         files.put(f"{name}/{DATABASE_FILE}", database)
     files.put(f"{name}/{ABOUT}", json.dumps(asdict(Backup(taken_at=taken_at, database_sha256=digest))).encode())
+    on_whole(name)
     removed = _prune(files, keep)
     return Copied(name=name, blobs=len(blobs), copied=len(missing), copied_bytes=copied_bytes, removed=removed)
 

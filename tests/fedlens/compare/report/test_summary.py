@@ -161,12 +161,12 @@ def test_runs_that_are_not_there_and_a_missing_baseline_are_told() -> None:
     told = note(study, summaries)
     header, whole, _ = seed_table(study, summaries)
 
-    assert "Without half (seed 2); none (seed 1, 2): failed, or not ended." in told
-    assert "Without differences: no method with a result is the others' baseline; --baseline names one." in told
+    assert "There are no results of half (seed 2); none (seed 1, 2)." in told
+    assert "There are no differences: no method with the same seeds is the others' baseline" in told
     assert (header[:2], whole[:2]) == (["method", "global accuracy: seeds 1, 2"], ["whole", "30.0, 30.0"])
     assert "over the baseline" not in header
     complete = study.model_copy(update={"methods": {"whole": study.methods["whole"]}})
-    assert "Without" not in note(complete, summaries[:1])
+    assert "There are no" not in note(complete, summaries[:1])
 
 
 def test_what_a_client_sends_in_a_round_is_counted_where_it_trains() -> None:

@@ -57,6 +57,7 @@ public class JdbcDatabase private constructor(
 
     public companion object {
         private const val BUSY_TIMEOUT_MS = 2500
+        private const val TEMPORARY = "org.sqlite.tmpdir"
 
         /**
          * Open a database file, creating it if necessary.
@@ -86,9 +87,13 @@ public class JdbcDatabase private constructor(
          */
         private val library by lazy<Unit> {
             val folder = Files.createTempDirectory("fedlens-sqlite").toFile()
-            System.setProperty("org.sqlite.tmpdir", folder.path)
-            SQLiteJDBCLoader.initialize()
-            folder.deleteRecursively()
+            val before = System.setProperty(TEMPORARY, folder.path)
+            try {
+                SQLiteJDBCLoader.initialize()
+            } finally {
+                if (before == null) System.clearProperty(TEMPORARY) else System.setProperty(TEMPORARY, before)
+                folder.deleteRecursively()
+            }
         }
 
         private inline fun <T> naming(
