@@ -170,7 +170,7 @@ def test_bundles_do_not_wait_for_each_other(two_models: Arrivals) -> None:
     shown = server.show().task
     assert shown.awaited_canaries == [0, 1]
     (notice,) = shown.notices
-    assert notice == f"canaries: 1 more report with bundle {LARGE.id.hex()[:12]} before other clients get places"
+    assert notice == f"canaries: other clients get places after 1 more report with bundle {LARGE.id.hex()[:12]}"
 
     # The others with the small bundle, and one more canary of the large one.
     given = places(server, *EVERYBODY, *MANY)

@@ -44,8 +44,8 @@ def awaited(task: Task) -> list[int]:
 def notices(task: Task) -> list[str]:
     """The texts of `awaited` for operators; empty: nobody waits."""
     return [
-        f"canaries: {count} more report{'s' if count > 1 else ''} with bundle {bundle.id.hex()[:12]} before other "
-        "clients get places"
+        f"canaries: other clients get places after {count} more report{'s' if count > 1 else ''} with bundle "
+        f"{bundle.id.hex()[:12]}"
         for bundle, count in zip(task.bundles, awaited(task), strict=False)
         if count
     ]

@@ -72,7 +72,7 @@ async def test_a_task_names_the_canaries_that_others_wait_for(server: Server) ->
     server.service.federation.tasks[1].reports.update({bundle.id: 3})
     after = text_of(await operator.page("/tasks/1"))
 
-    assert f"canaries: 3 more reports with bundle {bundle.id.hex()[:12]} before other clients get places" in before
+    assert f"canaries: other clients get places after 3 more reports with bundle {bundle.id.hex()[:12]}" in before
     assert "canaries" not in after
 
 
