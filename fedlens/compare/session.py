@@ -16,7 +16,7 @@ from fedlens.compare.kept import RESULTS_FILE, STUDY_FILE, Kept
 from fedlens.compare.on_ray.cluster import RayConfig, connected
 from fedlens.compare.on_ray.runs import run_on_ray
 from fedlens.compare.photos import study_photos
-from fedlens.compare.plan import StudyPlan, plan
+from fedlens.compare.plan import RunPlan, StudyPlan, plan
 from fedlens.compare.progress import StudyProgress
 from fedlens.compare.report import exports, tables
 from fedlens.compare.report.report import write_report
@@ -82,20 +82,20 @@ def run_study(study: Study, config: SessionConfig, console: Console) -> int:
         results.write_json(config.out / STUDY_FILE, _described(study))
         for run in planned.runs:
             run_state.redo(run.folder)
-        done = sum(run.is_done for run in planned.runs)
-        if done < len(planned.runs):
+        missing = [run for run in planned.runs if not run.is_done]
+        if missing:
             refusals.check_bundles(planned.runs)
-        _introduce(console, study, photos.pool, planned, done)
-        for run in planned.runs:
-            if run.result.is_file() and not run.is_done:
+        _introduce(console, study, photos.pool, planned, len(planned.runs) - len(missing))
+        for run in missing:
+            if run.result.is_file():
                 changed = "its result is of other settings, photos or another version; it is run anew"
                 say(console, f"{run.name}: {changed}", "yellow")
         with ExitStack() as stack:
             ray = None
-            if config.ray is not None and done < len(planned.runs):
+            if config.ray is not None and missing:
                 ray = stack.enter_context(connected(config.ray, config.workers))
             interrupts = stack.enter_context(Interrupts())
-            failures = _work(planned, config, console, done, interrupts, ray)
+            failures = _work(planned, missing, config, console, interrupts, ray)
         summaries = _write(study, planned, config, failures)
         if summaries:
             console.print(tables.rich_table(study, summaries, console.width))
@@ -137,15 +137,19 @@ def _introduce(console: Console, study: Study, pool: PhotoPool, planned: StudyPl
 
 
 def _work(
-    planned: StudyPlan, config: SessionConfig, console: Console, done: int, interrupts: Interrupts, ray: Path | None
+    planned: StudyPlan,
+    missing: Sequence[RunPlan],
+    config: SessionConfig,
+    console: Console,
+    interrupts: Interrupts,
+    ray: Path | None,
 ) -> dict[str, str]:
     """Do all missing jobs, and the runs on Ray, with its nodes' folder, if it is given; failures by the job's name."""
-    missing = [run for run in planned.runs if not run.is_done]
     needed = {bundle for run in missing for bundle in run.bundles}
     bundles = [bundle for bundle in planned.bundles if bundle in needed]
     backbones = [b for b in planned.backbones if any(bundle.model == b.model for bundle in bundles)]
     failures: dict[str, str] = {}
-    with StudyProgress(console, len(planned.runs), done) as progress:
+    with StudyProgress(console, len(planned.runs), len(planned.runs) - len(missing)) as progress:
 
         def should_stop() -> bool:
             return interrupts.received is not None

@@ -31,7 +31,7 @@ class Action:
         asks: The value that is asked for, in words; empty: none is.
         choices: Of a subject the values to choose from; None: any text, which may be empty.
         applies: Whether it can be done to a subject now.
-        is_grave: It cannot be undone.
+        is_grave: It, or the last thing that `effect` names, cannot be undone.
     """
 
     title: str
@@ -185,10 +185,10 @@ SUBJECTS: Mapping[str, Subjects] = {
             ),
             "ban": Action(
                 title="Ban its clients",
-                effect="The token is revoked for good, and every client that enrolled with it is banned; they can be "
-                "let in again.",
+                effect="Every client that enrolled with it is banned until it is unbanned, and the token is revoked.",
                 act=bans.ban_token,
                 asks="The reason, for operators",
+                is_grave=True,
             ),
             "unban": Action(
                 title="Unban its clients",

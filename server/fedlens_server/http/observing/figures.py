@@ -60,7 +60,8 @@ def _of_store(service: Service) -> Iterator[Sample]:
         yield Sample("fedlens_database_bytes", (), store.database_bytes())
     if service.config.server.backups is not None:
         with suppress(Unavailable):
-            yield Sample("fedlens_last_backup_timestamp_seconds", (), sum(row.at for row in store.read(_BACKUPS)))
+            made_at = next((row.at for row in store.read(_BACKUPS)), 0.0)
+            yield Sample("fedlens_last_backup_timestamp_seconds", (), made_at)
     yield Sample("fedlens_blob_bytes", (), sum(store.blobs.sizes.copy().values()))
     yield Sample("fedlens_write_queue", (), store.writing.waiting)
     yield Sample("fedlens_write_wait_seconds", (), store.writing.waits)
