@@ -13,9 +13,10 @@ from bench.row import Row, against_floor, against_target, in_turns
 from fedlens_export.exporting import ExportSpec, export_bundle
 from fedlens_export.models import whole_models as networks
 from fedlens_proto.blob import Array
-from fedlens_server.methods import METHODS
+from fedlens_server.methods import pfedsim
 from fedlens_server.planning.local_plans import WEIGHTS
 from fedlens_server.planning.method import State, TaskPlan, Tools, Update
+from fedlens_server.planning.options import read
 from fedlens_server.planning.task_settings import TaskSettings
 
 CLIENTS, MEMBERS, FEATURES = 1000, 100, 512
@@ -28,8 +29,8 @@ def similarity(folder: Path) -> list[Row]:
     """The rule of one round of personalisation, from updates to the new state."""
     bundle = models.inert_bundle(models.linear_network(), folder / "bundle")
     settings = TaskSettings(method="pfedsim", rounds=2, population=CLIENTS, cohort=MEMBERS, options={"warm_up": 0})
-    task = TaskPlan(settings=settings, manifests=(bundle.manifest,))
-    method = METHODS["pfedsim"].for_task(task)
+    task = TaskPlan(settings=settings, manifests=(bundle.manifest,), options=read(settings, pfedsim.OPTIONS))
+    method = pfedsim.for_task(task)
     (phase,) = method.phases
     generator = np.random.default_rng(0)
     ids = [i.to_bytes(32, "big") for i in range(CLIENTS)]

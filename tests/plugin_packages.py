@@ -50,7 +50,7 @@ OPTIONS = {"part": options.number(0, 1, default=0.5)}
 
 
 def for_task(task):
-    part = options.read(task.settings, OPTIONS)["part"]
+    part = task.options["part"]
     bundles.need_equal(task)
 
     def aggregate(phase, state, updates, tools):
@@ -66,8 +66,8 @@ def broken(task):
     return task.settings.options["nothing"]
 
 
-METHOD = MethodDefinition(for_task=for_task, bundle_settings=always("proximal"))
-BROKEN = MethodDefinition(for_task=broken)
+METHOD = MethodDefinition(for_task, options=OPTIONS, bundle_settings=always("proximal"))
+BROKEN = MethodDefinition(broken)
 """
 """A method that goes a part of the way to the clients' mean."""
 

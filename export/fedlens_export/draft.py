@@ -64,14 +64,7 @@ class Draft:
             network.check_features()
         self.optimiser = optimisers.by_name(training.optimiser)
         self.public: pb.PublicRows | None = None
-        self.hyper = steps.hyper(self.objective, self.optimiser)
-        for derivation in training.derivations:
-            for hyper in derivation.hyper:
-                if self.hyper.setdefault(hyper.name, hyper) != hyper:
-                    raise NotExportable(
-                        f"program {derivation.name!r} and objective {self.objective.name!r} each have a "
-                        f"hyper-parameter {hyper.name!r}; take one of both"
-                    )
+        self.hyper = training.hyper
 
     def add(
         self,

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from fedlens_export import display_names, objectives, public_photos
 from fedlens_export.errors import NotExportable, check_choice
-from fedlens_export.programs import calibration, derivations, optimisers, pte_program, quantisation, view
+from fedlens_export.hyper import Hyper
+from fedlens_export.programs import calibration, derivations, optimisers, pte_program, quantisation, steps, view
 from fedlens_export.programs.derivations import OF_CANDIDATES
 from fedlens_export.programs.derivations.derivation import Derivation
 from fedlens_proto.manifest import MAX_BATCH, MAX_CONCATENATED, MAX_STORED_VIEWS
@@ -63,6 +64,23 @@ class Training:
         """The programs that derive, and further ones that predict, each once."""
         named = dict.fromkeys((*objectives.by_name(self.objective).programs, *self.programs))
         return (*(OF_CANDIDATES if self.candidates else ()), *map(derivations.by_name, named))
+
+    @property
+    def hyper(self) -> dict[str, Hyper]:
+        """The hyper-parameters of all programs, by name.
+
+        Raises:
+            NotExportable: Two programs differ in one of that name.
+        """
+        found = steps.hyper(objectives.by_name(self.objective), optimisers.by_name(self.optimiser))
+        for derivation in self.derivations:
+            for hyper in derivation.hyper:
+                if found.setdefault(hyper.name, hyper) != hyper:
+                    raise NotExportable(
+                        f"program {derivation.name!r} and objective {self.objective!r} each have a hyper-parameter "
+                        f"{hyper.name!r}; take one of both"
+                    )
+        return found
 
     @property
     def views(self) -> int:

@@ -10,14 +10,16 @@ from fedlens_proto import manifest
 from fedlens_server.engine.phases import plan
 from fedlens_server.engine.task import TaskBundle
 from fedlens_server.errors import Malformed
-from fedlens_server.planning.task_settings import parse
+from fedlens_server.planning.task_settings import check_hyper_values, parse
 
 
 def check_bundles(runs: Sequence[RunPlan]) -> None:
-    """Check the names and settings of each method's bundles before any is exported; seeds change only their weights.
+    """Check each method's bundles, and its task's hyper-parameters against them, before any is exported.
+
+    Seeds change only a bundle's weights.
 
     Raises:
-        StudyError: A bundle cannot be exported; the text names the method's label.
+        StudyError: A bundle cannot be exported, or has no such hyper-parameter; the text names the method's label.
     """
     # Late, because torch takes seconds to import.
     from fedlens_export.errors import ExportError
@@ -26,9 +28,12 @@ def check_bundles(runs: Sequence[RunPlan]) -> None:
     for label, run in {run.label: run for run in runs}.items():
         for bundle in run.bundles:
             try:
-                check_spec(ExportSpec(**bundle.settings))
-            except ExportError as error:
-                raise StudyError(f"methods.{label}: {error}") from error
+                spec = ExportSpec(**bundle.settings)
+                check_spec(spec)
+                if not spec.concatenated:
+                    check_hyper_values(parse(run.settings), (hyper.message() for hyper in spec.hyper.values()))
+            except (ExportError, Malformed) as error:
+                raise _refused(label, error) from error
 
 
 def check(study_folder: Path, runs: Sequence[RunPlan]) -> None:
@@ -42,7 +47,11 @@ def check(study_folder: Path, runs: Sequence[RunPlan]) -> None:
         try:
             plan(parse(run.settings), tuple(TaskBundle(each, manifest.parse(each)) for each in raw))
         except Malformed as error:
-            # A study has no bundles of its own, nor options of `fedlens export`.
-            text = re.sub(r"^task settings: |manifests\[\d+\]\.", "", str(error))
-            text = re.sub(r"export the bundle with --objective (\w+)", r'set objective = "\1"', text)
-            raise StudyError(f"methods.{label}: {text}") from error
+            raise _refused(label, error) from error
+
+
+def _refused(label: str, error: Exception) -> StudyError:
+    # A study has no bundles of its own, nor options of `fedlens export`.
+    text = re.sub(r"^task settings: |manifests\[\d+\]\.", "", str(error))
+    text = re.sub(r"export the bundle with --objective (\w+)", r'set objective = "\1"', text)
+    return StudyError(f"methods.{label}: {text}")

@@ -25,7 +25,7 @@ from fedlens_edge_client.emulation.faults import FaultPlan
 from fedlens_edge_client.emulation.partitions import BadPartition, Partition, PartitionName
 from fedlens_edge_client.emulation.settings_errors import explain, nearest
 from fedlens_server.errors import Malformed
-from fedlens_server.methods import bundle_settings, by_name
+from fedlens_server.methods import bundle_settings
 from fedlens_server.planning.bundle_settings import BundleSettings
 from fedlens_server.planning.task_settings import TaskSettings, parse
 
@@ -174,8 +174,7 @@ class Study(_WithSettings):
         merged |= {"method": own.method, "population": self.clients_of(label), "seed": task_seed(seed)}
         text = json.dumps(merged, sort_keys=True, default=str)
         try:
-            parse(text)
-            by_name(own.method)
+            bundle_settings(parse(text))
         except Malformed as error:
             raise StudyError(f"methods.{label}: {str(error).removeprefix('task settings: ')}") from error
         return text
@@ -183,10 +182,9 @@ class Study(_WithSettings):
     def bundles_of(self, label: str) -> BundleSettings:
         """The settings of one method's bundles: its own, else those that the method needs."""
         own = self.methods[label]
-        options = {**self.settings.get("options", {}), **own.settings.get("options", {})}
         given = {name: getattr(own, name) for name in ("objective", "candidates", "programs", "public")}
         found = {name: value for name, value in given.items() if value is not None}
-        return replace(bundle_settings(own.method, options), **found)
+        return replace(bundle_settings(parse(self.task_settings(label, self.seeds[0]))), **found)
 
     def clients_of(self, label: str) -> int:
         """The number of clients in one method's runs."""

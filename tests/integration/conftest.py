@@ -14,6 +14,7 @@ from torch import nn
 
 from fedlens_export.models.classified import Classified
 from fedlens_server.methods import bundle_settings
+from fedlens_server.planning.task_settings import TaskSettings
 from tests.integration import federation
 from tests.integration.processes import ServerProcess
 from tests.phone_photos import CIFAR10, first_of_each_class
@@ -98,7 +99,7 @@ def fitting(exported: NewBundle, public: Path) -> FittingBundles:
     """The bundles for a method and options; each program is exported once for all tests."""
 
     def bundles(method: str, options: Mapping[str, Any]) -> list[Path]:
-        needed = bundle_settings(method, options)
+        needed = bundle_settings(TaskSettings(method=method, rounds=1, population=1, options=dict(options)))
         training: dict[str, Any] = {"candidates": needed.candidates} if needed.candidates else {}
         training |= {"programs": needed.programs} if needed.programs else {}
         training |= {"public": public} if needed.public else {}

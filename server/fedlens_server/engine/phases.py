@@ -21,7 +21,7 @@ from fedlens_server.engine.task import Task, TaskBundle
 from fedlens_server.errors import Malformed, Unavailable
 from fedlens_server.methods import by_name
 from fedlens_server.planning import bundles as checks
-from fedlens_server.planning import local_plans, task_settings
+from fedlens_server.planning import local_plans, options, task_settings
 from fedlens_server.planning.batch_norm import with_batch_norm
 from fedlens_server.planning.local_plans import FINE_TUNED, START, assemble, evaluate, rule, source
 from fedlens_server.planning.method import GLOBAL, Method, Phase, TaskPlan
@@ -45,9 +45,10 @@ def plan(settings: TaskSettings, bundles: tuple[TaskBundle, ...]) -> tuple[Metho
             method's package is missing or faulty.
     """
     definition = by_name(settings.method)
-    task = TaskPlan(settings=settings, manifests=tuple(bundle.manifest for bundle in bundles))
+    manifests = tuple(bundle.manifest for bundle in bundles)
+    task = TaskPlan(settings=settings, manifests=manifests, options=options.read(settings, definition.options))
     for manifest in task.ordinary:
-        task_settings.check_hyper_values(settings, manifest)
+        task_settings.check_hyper_values(settings, manifest.hyper_parameters)
     need_shared(settings, definition.shares)
     try:
         method = with_batch_norm(definition.for_task, task)

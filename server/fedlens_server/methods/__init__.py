@@ -4,8 +4,6 @@ They may import `planning`. Begin with `fedavg.py`.
 """
 
 import difflib
-from collections.abc import Mapping
-from typing import Any
 
 from fedlens_proto import plugins
 from fedlens_proto.errors import PluginError
@@ -19,6 +17,7 @@ from fedlens_server.methods import (
     fedbn,
     fedclassavg,
     fedconcat,
+    fedconcat_settings,
     feddyn,
     fedfomo,
     fedgen,
@@ -40,42 +39,45 @@ from fedlens_server.methods import (
     pfedsim,
     scaffold,
 )
+from fedlens_server.planning import options
 from fedlens_server.planning.bundle_settings import BundleSettings, always, comparing
 from fedlens_server.planning.method import MethodDefinition, Shared
-from fedlens_server.planning.task_settings import SettingsError
+from fedlens_server.planning.task_settings import SettingsError, TaskSettings
 
 GROUP = "fedlens.methods"
 """The entry points of other packages' methods."""
 
 METHODS: dict[str, MethodDefinition] = {
-    "ditto": MethodDefinition(ditto.for_task, always("proximal"), shares=Shared.ONLY_MEAN),
-    "fedap": MethodDefinition(fedap.for_task, fedap.bundle_settings),
+    "ditto": MethodDefinition(ditto.for_task, always("proximal"), options=ditto.OPTIONS, shares=Shared.ONLY_MEAN),
+    "fedap": MethodDefinition(fedap.for_task, fedap.bundle_settings, options=fedap.OPTIONS),
     "fedavg": MethodDefinition(fedavg.for_task, shares=Shared.ONLY_MEAN),
     "fedavg_last_fc": MethodDefinition(fedavg_last_fc.for_task, shares=Shared.MODEL),
-    "fedavgm": MethodDefinition(fedavgm.for_task, shares=Shared.MEAN),
+    "fedavgm": MethodDefinition(fedavgm.for_task, options=fedavgm.OPTIONS, shares=Shared.MEAN),
     "fedbn": MethodDefinition(fedbn.for_task, shares=Shared.ONLY_MEAN),
-    "fedclassavg": MethodDefinition(fedclassavg.for_task, shares=Shared.ONLY_MEAN),
-    "fedconcat": MethodDefinition(fedconcat.for_task, fedconcat.bundle_settings),
-    "feddyn": MethodDefinition(feddyn.for_task, always("dynamic"), shares=Shared.MODEL),
-    "fedfomo": MethodDefinition(fedfomo.for_task, comparing("others")),
-    "fedgen": MethodDefinition(fedgen.for_task, always("generated"), shares=Shared.MODEL),
+    "fedclassavg": MethodDefinition(fedclassavg.for_task, options=fedclassavg.OPTIONS, shares=Shared.ONLY_MEAN),
+    "fedconcat": MethodDefinition(fedconcat.for_task, fedconcat.bundle_settings, options=fedconcat_settings.OPTIONS),
+    "feddyn": MethodDefinition(feddyn.for_task, always("dynamic"), options=feddyn.OPTIONS, shares=Shared.MODEL),
+    "fedfomo": MethodDefinition(fedfomo.for_task, comparing("others"), options=fedfomo.OPTIONS),
+    "fedgen": MethodDefinition(fedgen.for_task, always("generated"), options=fedgen.OPTIONS, shares=Shared.MODEL),
     "fedlc": MethodDefinition(fedlc.for_task, always("calibrated_logits"), shares=Shared.ONLY_MEAN),
-    "fedmd": MethodDefinition(fedmd.for_task, always("distil_scores", public=True)),
+    "fedmd": MethodDefinition(fedmd.for_task, always("distil_scores", public=True), options=fedmd.OPTIONS),
     "fedns": MethodDefinition(fedns.for_task, shares=Shared.MODEL),
     "fedper": MethodDefinition(fedper.for_task, shares=Shared.ONLY_MEAN),
     "fedproto": MethodDefinition(fedproto.for_task, always("prototypes")),
     "fedprox": MethodDefinition(fedprox.for_task, always("proximal"), shares=Shared.ONLY_MEAN),
-    "fedrep": MethodDefinition(fedrep.for_task, shares=Shared.ONLY_MEAN),
-    "fedrs": MethodDefinition(fedrs.for_task, always("restricted_softmax"), shares=Shared.ONLY_MEAN),
-    "fedsoft": MethodDefinition(fedsoft.for_task, comparing("clusters", "proximal")),
-    "fesem": MethodDefinition(fesem.for_task, always("proximal")),
-    "ifca": MethodDefinition(ifca.for_task, comparing("clusters")),
-    "kt_pfl": MethodDefinition(kt_pfl.for_task, kt_pfl.bundle_settings),
+    "fedrep": MethodDefinition(fedrep.for_task, options=fedrep.OPTIONS, shares=Shared.ONLY_MEAN),
+    "fedrs": MethodDefinition(
+        fedrs.for_task, always("restricted_softmax"), options=fedrs.OPTIONS, shares=Shared.ONLY_MEAN
+    ),
+    "fedsoft": MethodDefinition(fedsoft.for_task, comparing("clusters", "proximal"), options=fedsoft.OPTIONS),
+    "fesem": MethodDefinition(fesem.for_task, always("proximal"), options=fesem.OPTIONS),
+    "ifca": MethodDefinition(ifca.for_task, comparing("clusters"), options=ifca.OPTIONS),
+    "kt_pfl": MethodDefinition(kt_pfl.for_task, kt_pfl.bundle_settings, options=kt_pfl.OPTIONS),
     "local_only": MethodDefinition(local_only.for_task),
     "moon": MethodDefinition(moon.for_task, always("moon"), shares=Shared.ONLY_MEAN),
     "per_fedavg": MethodDefinition(per_fedavg.for_task, always("meta_fo"), shares=Shared.MEAN),
-    "pfedsim": MethodDefinition(pfedsim.for_task),
-    "scaffold": MethodDefinition(scaffold.for_task, always("dynamic"), shares=Shared.MODEL),
+    "pfedsim": MethodDefinition(pfedsim.for_task, options=pfedsim.OPTIONS),
+    "scaffold": MethodDefinition(scaffold.for_task, always("dynamic"), options=scaffold.OPTIONS, shares=Shared.MODEL),
 }
 
 
@@ -98,6 +100,12 @@ def by_name(name: str) -> MethodDefinition:
     return found
 
 
-def bundle_settings(method: str, options: Mapping[str, Any]) -> BundleSettings:
-    """The settings with which bundles for a method with these options are exported. Errors as in `by_name`."""
-    return by_name(method).bundle_settings(options)
+def bundle_settings(settings: TaskSettings) -> BundleSettings:
+    """The settings with which bundles for a task are exported.
+
+    Raises:
+        SettingsError: There is no such method, or it has no such option or value of one.
+        Malformed: The method's package is missing or faulty.
+    """
+    definition = by_name(settings.method)
+    return definition.bundle_settings(options.read(settings, definition.options))

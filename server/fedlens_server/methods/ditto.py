@@ -40,11 +40,10 @@ def for_task(task: TaskPlan) -> Method:
     """Ditto for a task.
 
     Raises:
-        SettingsError: An option is not allowed, the task sets mu, or its bundles have another objective or cannot be
-            averaged.
+        SettingsError: The task sets mu, or its bundles have another objective or cannot be averaged.
     """
     settings = task.settings
-    strength = float(options.read(settings, OPTIONS)["lambda"])
+    strength = float(task.options["lambda"])
     bundles.need_objective(task, [OBJECTIVE])
     bundles.need_equal(task)
     if "mu" in settings.hyper:

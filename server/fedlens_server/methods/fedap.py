@@ -240,18 +240,18 @@ def _layers(task: TaskPlan, statistics: str) -> tuple[str, ...]:
 
 def bundle_settings(options: Mapping[str, Any]) -> BundleSettings:
     """The settings of its bundles."""
-    return BundleSettings(programs=(SUMS, TABLE) if options.get("statistics") == RECOMPUTED else ())
+    return BundleSettings(programs=(SUMS, TABLE) if options["statistics"] == RECOMPUTED else ())
 
 
 def for_task(task: TaskPlan) -> Method:
     """f-FedAP for a task; there is no global model.
 
     Raises:
-        SettingsError: An option is not allowed, there is no round to personalise in, or the bundles differ, have no
-            BatchNorm, or lack the programs that recompute statistics.
+        SettingsError: There is no round to personalise in, or the bundles differ, have no BatchNorm, or lack the
+            programs that recompute statistics.
     """
     settings = task.settings
-    chosen = options.read(settings, OPTIONS)
+    chosen = task.options
     statistics = chosen["statistics"]
     bundles.need_equal(task)
     bundles.need_no_references(task)

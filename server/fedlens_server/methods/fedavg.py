@@ -30,7 +30,7 @@ from fedlens_server.methods.arithmetic.linear_combination import (
     maximum,
     uploaded,
 )
-from fedlens_server.planning import bundles, options
+from fedlens_server.planning import bundles
 from fedlens_server.planning.local_plans import START, assemble, plan, rule, source, train, upload
 from fedlens_server.planning.method import GLOBAL, Aggregate, Method, Phase, State, TaskPlan, TensorSet, Tools, Update
 from fedlens_server.planning.task_settings import Number
@@ -149,8 +149,7 @@ def for_task(task: TaskPlan) -> Method:
     """FedAvg for a task.
 
     Raises:
-        SettingsError: The task sets options (FedAvg has none), or its bundles cannot be averaged.
+        SettingsError: The bundles cannot be averaged.
     """
-    options.read(task.settings, {})
     bundles.need_equal(task)
     return sharing_global_set(task, whole_model_plan(task))

@@ -32,7 +32,7 @@ from fedlens_server.methods.arithmetic.linear_combination import (
     uploaded,
 )
 from fedlens_server.methods.fedavg import average, sharing_global_set, whole_model_plan
-from fedlens_server.planning import bundles, options
+from fedlens_server.planning import bundles
 from fedlens_server.planning.local_plans import CLASS_COUNTS
 from fedlens_server.planning.method import GLOBAL, Method, Phase, State, TaskPlan, TensorSet, Tools, Update
 from fedlens_server.planning.task_settings import SettingsError
@@ -119,8 +119,7 @@ def for_task(task: TaskPlan) -> Method:
     """FedAvg+lastFC for a task.
 
     Raises:
-        SettingsError: The task sets options, or its bundles cannot be averaged by class.
+        SettingsError: The bundles cannot be averaged by class.
     """
-    options.read(task.settings, {})
     bundles.need_equal(task)
     return sharing_global_set(task, counting_plan(task), aggregate=partial(aggregate, need_rows_of_classes(task)))

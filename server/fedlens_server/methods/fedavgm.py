@@ -49,9 +49,9 @@ def for_task(task: TaskPlan) -> Method:
     """FedAvgM for a task.
 
     Raises:
-        SettingsError: An option is not allowed, or the bundles cannot be averaged.
+        SettingsError: The bundles cannot be averaged.
     """
-    momentum = float(options.read(task.settings, OPTIONS)["momentum"])
+    momentum = float(task.options["momentum"])
     bundles.need_equal(task)
     trained = sorted(t.name for t in task.ordinary[0].tensors if t.kind != manifest_pb2.TENSOR_KIND_BUFFER)
     fedavg = sharing_global_set(task, whole_model_plan(task))

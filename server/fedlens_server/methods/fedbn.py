@@ -21,7 +21,7 @@ from fedlens_proto.manifest import select
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_proto.v1 import manifest_pb2
 from fedlens_server.methods import fedavg
-from fedlens_server.planning import bundles, options
+from fedlens_server.planning import bundles
 from fedlens_server.planning.batch_norm import with_batch_norm
 from fedlens_server.planning.method import Method, TaskPlan
 from fedlens_server.planning.task_settings import SettingsError
@@ -50,10 +50,9 @@ def for_task(task: TaskPlan) -> Method:
     """FedBN for a task.
 
     Raises:
-        SettingsError: The task sets options or `batch_norm`; its bundles cannot be averaged, or have a frozen backbone
-            and no BatchNorm.
+        SettingsError: The task sets `batch_norm`; its bundles cannot be averaged, or have a frozen backbone and no
+            BatchNorm.
     """
-    options.read(task.settings, {})
     bundles.need_equal(task)
     whole = all(each.bundle_class == manifest_pb2.BUNDLE_CLASS_WHOLE_MODEL for each in task.ordinary)
     if whole and task.settings.batch_norm == "average" and not bundles.tensors(task, NORMS):

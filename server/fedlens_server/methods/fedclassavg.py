@@ -35,11 +35,11 @@ def for_task(task: TaskPlan) -> Method:
     """FedClassAvg for a task. There is a global model with `weight`, and where the classifier is the whole model.
 
     Raises:
-        SettingsError: An option is not allowed; the objective is none of this method's; classifiers differ, or any
-            tensors with `weight`; or only some bundles have an extractor.
+        SettingsError: The objective is none of this method's; classifiers differ, or any tensors with `weight`; or only
+            some bundles have an extractor.
     """
     settings, first = task.settings, task.ordinary[0]
-    weight = options.read(settings, OPTIONS)["weight"]
+    weight = task.options["weight"]
     bundles.need_objective(task, OBJECTIVES)
     if weight:
         bundles.need_equal(task)

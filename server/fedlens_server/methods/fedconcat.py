@@ -44,17 +44,7 @@ from fedlens_server.methods.arithmetic.centres import centre
 from fedlens_server.methods.arithmetic.clustering import Rows
 from fedlens_server.methods.arithmetic.linear_combination import with_photos
 from fedlens_server.methods.fedavg import average_set, whole_model_plan
-from fedlens_server.methods.fedconcat_settings import (
-    BIAS,
-    BY_BIAS,
-    COUNTS,
-    ELBOW,
-    INFERRED,
-    LABELS,
-    NOISY,
-    OPTIONS,
-    WEIGHT,
-)
+from fedlens_server.methods.fedconcat_settings import BIAS, BY_BIAS, COUNTS, ELBOW, INFERRED, LABELS, NOISY, WEIGHT
 from fedlens_server.planning import bundles, options
 from fedlens_server.planning.bundle_settings import BundleSettings, always, comparing
 from fedlens_server.planning.local_plans import (
@@ -88,9 +78,9 @@ CLUSTERS = "clusters"  # shared entry
 CENTRES = "centres"  # shared entry: the label distribution of each cluster, float32 [clusters, classes]
 PLACE = "cluster"  # entry of each client
 CLUSTERED_BY = {
-    "fesem": MethodDefinition(fesem.for_task, always(fesem.OBJECTIVE)),
-    "ifca": MethodDefinition(ifca.for_task, comparing(CLUSTERS)),
-    "fedsoft": MethodDefinition(fedsoft.for_task, comparing(CLUSTERS, fedsoft.OBJECTIVE)),
+    "fesem": MethodDefinition(fesem.for_task, always(fesem.OBJECTIVE), options=fesem.OPTIONS),
+    "ifca": MethodDefinition(ifca.for_task, comparing(CLUSTERS), options=ifca.OPTIONS),
+    "fedsoft": MethodDefinition(fedsoft.for_task, comparing(CLUSTERS, fedsoft.OBJECTIVE), options=fedsoft.OPTIONS),
 }
 """The methods that may train the clusters in place of the first two phases, by `options.clustering`."""
 
@@ -237,7 +227,7 @@ class FedConcat:
 
 def bundle_settings(options: Mapping[str, Any]) -> BundleSettings:
     """The settings of its ordinary bundles: those of the method that clusters."""
-    clustering = options.get("clustering")
+    clustering = options["clustering"]
     return CLUSTERED_BY[clustering].bundle_settings(options) if clustering in CLUSTERED_BY else BundleSettings()
 
 
@@ -245,11 +235,11 @@ def for_task(task: TaskPlan) -> Method:
     """FedConcat for a task: clustering by all clients; training within clusters; training the common classifier.
 
     Raises:
-        SettingsError: An option is not allowed, is missing or contradicts another; there are fewer clients, or places
-            for extractors, than clusters; or the bundles do not fit each other or the options.
+        SettingsError: An option is missing or contradicts another; there are fewer clients, or places for extractors,
+            than clusters; or the bundles do not fit each other or the options.
     """
     settings = task.settings
-    chosen = options.read(settings, OPTIONS)
+    chosen = task.options
     labels = chosen["labels"]
     fedconcat_settings.check_bundles(task)
     fedconcat_settings.check_labels(settings, chosen)
@@ -306,13 +296,15 @@ def _clustered(task: TaskPlan, chosen: Mapping[str, Any], rounds: int) -> Method
     if name == LABELS:
         return None
     for option in ("labels", "epsilon", "random_images", "balanced"):
-        if chosen[option] != OPTIONS[option].default:
+        if chosen[option] != fedconcat_settings.OPTIONS[option].default:
             allowed = f'left out, since options.clustering is "{name}"'
             raise SettingsError(f"options.{option}", repr(chosen[option]), allowed)
     if chosen["clusters"] == ELBOW:
         raise SettingsError("options.clusters", f'"{ELBOW}"', f'a number, since options.clustering is "{name}"')
+    definition = CLUSTERED_BY[name]
     given = {"method": name, "rounds": rounds, "options": {"clusters": chosen["clusters"]}}
-    return CLUSTERED_BY[name].for_task(replace(task, settings=task.settings.model_copy(update=given)))
+    settings = task.settings.model_copy(update=given)
+    return definition.for_task(replace(task, settings=settings, options=options.read(settings, definition.options)))
 
 
 def _first_plan(task: TaskPlan, labels: str, epsilon: float | None, extract: pb.LocalPlan) -> pb.LocalPlan:

@@ -173,10 +173,10 @@ def for_task(task: TaskPlan) -> Method:
     """FedDyn for a task.
 
     Raises:
-        SettingsError: An option is not allowed, alpha is 0, or the bundles have another objective, lack the program
-            for duals on the clients, or cannot be averaged.
+        SettingsError: `alpha` is 0, or the bundles have another objective, lack the program for duals on the clients,
+            or cannot be averaged.
     """
-    on_server = options.read(task.settings, OPTIONS)[DUAL] == SERVER
+    on_server = task.options[DUAL] == SERVER
     bundles.need_objective(task, [OBJECTIVE])
     if not on_server:
         bundles.need_programs(task, ["dual_update"], f"--objective {OBJECTIVE}")

@@ -172,11 +172,11 @@ def for_task(task: TaskPlan) -> Method:
     """FedFomo for a task; there is no global model.
 
     Raises:
-        SettingsError: An option is not allowed or the task does not allow that clients get others' models; its bundles
-            differ, lack a program or compare fewer models; or uploads are to be differences, which have no base here.
+        SettingsError: The task does not allow that clients get others' models; its bundles differ, lack a program or
+            compare fewer models; or uploads are to be differences, which have no base here.
     """
     settings = task.settings
-    chosen = options.read(settings, OPTIONS)
+    chosen = task.options
     if not chosen["share_models"]:
         allowed = "true for fedfomo, which gives each client's model to other clients"
         raise SettingsError("options.share_models", "false", allowed)

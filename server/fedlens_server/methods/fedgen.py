@@ -315,10 +315,10 @@ def for_task(task: TaskPlan) -> Method:
     """FedGen for a task.
 
     Raises:
-        SettingsError: An option is not allowed, or its bundles have another objective, cannot be averaged, or have a
-            classifier that is not one FC layer with a bias.
+        SettingsError: The bundles have another objective, cannot be averaged, or have a classifier that is not one FC
+            layer with a bias.
     """
-    chosen = options.read(task.settings, OPTIONS)
+    chosen = task.options
     bundles.need_objective(task, [OBJECTIVE])
     bundles.need_equal(task)
     manifest = task.ordinary[0]

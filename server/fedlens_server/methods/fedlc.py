@@ -12,7 +12,7 @@ the sum here, as in all public code. A class without photos counts 1e-8 of one, 
 """
 
 from fedlens_server.methods.fedrs import with_label_counts
-from fedlens_server.planning import bundles, options
+from fedlens_server.planning import bundles
 from fedlens_server.planning.method import Method, TaskPlan
 
 OBJECTIVE = "calibrated_logits"
@@ -22,8 +22,7 @@ def for_task(task: TaskPlan) -> Method:
     """FedLC for a task.
 
     Raises:
-        SettingsError: The task sets options, or its bundles have another objective or cannot be averaged.
+        SettingsError: The bundles have another objective or cannot be averaged.
     """
-    options.read(task.settings, {})
     bundles.need_objective(task, [OBJECTIVE])
     return with_label_counts(task, bundles.hyper_of(task, "step"))

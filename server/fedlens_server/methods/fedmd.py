@@ -61,10 +61,9 @@ def for_task(task: TaskPlan) -> Method:
     """FedMD for a task; there is no global model.
 
     Raises:
-        SettingsError: An option is not allowed, or the bundles have another objective, or lack a program or public
-            photos.
+        SettingsError: The bundles have another objective, or lack a program or public photos.
     """
-    chosen = options.read(task.settings, OPTIONS)
+    chosen = task.options
     bundles.need_objective(task, OBJECTIVES)
     epochs, transfer = chosen["transfer_epochs"], []
     if epochs:

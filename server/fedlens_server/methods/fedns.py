@@ -54,7 +54,7 @@ from fedlens_server.methods.arithmetic.linear_combination import (
 )
 from fedlens_server.methods.fedavg import average, sharing_global_set
 from fedlens_server.methods.fedavg_last_fc import average_rows, class_counts_of, counting_plan, need_rows_of_classes
-from fedlens_server.planning import bundles, options
+from fedlens_server.planning import bundles
 from fedlens_server.planning.method import GLOBAL, Method, Phase, State, TaskPlan, TensorSet, Tools, Update
 
 Layers = Sequence[tuple[str, str | None]]  # names of weight and bias
@@ -208,9 +208,8 @@ def for_task(task: TaskPlan) -> Method:
     """FedNS for a task.
 
     Raises:
-        SettingsError: The task sets options, or its bundles cannot be averaged by class.
+        SettingsError: The bundles cannot be averaged by class.
     """
-    options.read(task.settings, {})
     bundles.need_equal(task)
     rule = partial(aggregate, need_rows_of_classes(task), _layers(task.ordinary[0]))
     return sharing_global_set(task, counting_plan(task), aggregate=rule)

@@ -14,7 +14,7 @@ bundle's initial classifier.
 from fedlens_proto.manifest import INITIAL
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_server.methods.fedavg import sharing_global_set
-from fedlens_server.planning import bundles, options
+from fedlens_server.planning import bundles
 from fedlens_server.planning.local_plans import START, assemble, keep, plan, rule, source, train, upload
 from fedlens_server.planning.method import GLOBAL, Method, TaskPlan
 
@@ -44,7 +44,6 @@ def for_task(task: TaskPlan) -> Method:
     """FedPer for a task.
 
     Raises:
-        SettingsError: The task sets options, or its bundles' extractors cannot be averaged.
+        SettingsError: The bundles' extractors cannot be averaged.
     """
-    options.read(task.settings, {})
     return sharing_extractor(task, train(task.settings))

@@ -28,7 +28,7 @@ from fedlens_proto.manifest import INITIAL, program
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_server.methods.arithmetic.linear_combination import in_order
 from fedlens_server.methods.fedavg import single_phase
-from fedlens_server.planning import bundles, options
+from fedlens_server.planning import bundles
 from fedlens_server.planning.local_plans import (
     EVALUATIONS,
     START,
@@ -108,9 +108,8 @@ def for_task(task: TaskPlan) -> Method:
     """FedProto for a task; there is no global model.
 
     Raises:
-        SettingsError: The task sets options, or its bundles have another objective or lack a program.
+        SettingsError: The bundles have another objective or lack a program.
     """
-    options.read(task.settings, {})
     bundles.need_objective(task, [OBJECTIVE])
     programs = ["class_sums", "class_means", "predict_nearest"]
     bundles.need_programs(task, programs, f"--objective {OBJECTIVE}")

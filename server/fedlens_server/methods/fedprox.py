@@ -12,7 +12,7 @@ FedLens reproduces. The local problem is solved by the task's epochs or steps, n
 """
 
 from fedlens_server.methods.fedavg import sharing_global_set, whole_model_plan
-from fedlens_server.planning import bundles, options
+from fedlens_server.planning import bundles
 from fedlens_server.planning.method import Method, TaskPlan
 from fedlens_server.planning.task_settings import SettingsError
 
@@ -23,9 +23,8 @@ def for_task(task: TaskPlan) -> Method:
     """FedProx for a task.
 
     Raises:
-        SettingsError: The task sets options, its bundles have no proximal term or cannot be averaged, or mu is 0.
+        SettingsError: The bundles have no proximal term or cannot be averaged, or mu is 0.
     """
-    options.read(task.settings, {})
     bundles.need_objective(task, [OBJECTIVE])
     bundles.need_equal(task)
     for manifest in task.ordinary:

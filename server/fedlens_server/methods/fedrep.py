@@ -28,11 +28,11 @@ def for_task(task: TaskPlan) -> Method:
     """FedRep for a task: one phase with two trainings.
 
     Raises:
-        SettingsError: An option is not allowed; the bundles' extractors cannot be averaged or their learning rates
-            cannot be set; or a learning rate is 0, so that a training would train nothing.
+        SettingsError: The bundles' extractors cannot be averaged or their learning rates cannot be set; or a learning
+            rate is 0, so that a training would train nothing.
     """
     settings = task.settings
-    epochs = options.read(settings, OPTIONS)["extractor_epochs"]
+    epochs = task.options["extractor_epochs"]
     of_extractor, of_classifier = ({**settings.hyper, frozen: 0.0} for frozen in RATES)
     head = train(settings, HEAD, hyper=of_classifier)
     method = sharing_extractor(task, head, train(settings, start=HEAD, hyper=of_extractor, epochs=epochs))

@@ -45,10 +45,10 @@ def for_task(task: TaskPlan) -> Method:
     """FedRS for a task.
 
     Raises:
-        SettingsError: An option is not allowed, or the bundles have another objective or cannot be averaged.
+        SettingsError: The bundles have another objective or cannot be averaged.
     """
     settings = task.settings
-    variant = options.read(settings, OPTIONS)["variant"]
+    variant = task.options["variant"]
     bundles.need_objective(task, [OBJECTIVE])
     if SOFT in settings.hyper:
         allowed = "left out: options.variant says it for fedrs"

@@ -138,10 +138,10 @@ def for_task(task: TaskPlan) -> Method:
     """FedSoft for a task; there is no global model.
 
     Raises:
-        SettingsError: An option is not allowed, uploads are to be differences, or the bundles have another objective,
-            differ, lack a program or compare fewer models.
+        SettingsError: Uploads are to be differences, or the bundles have another objective, differ, lack a program or
+            compare fewer models.
     """
-    chosen = options.read(task.settings, OPTIONS)
+    chosen = task.options
     bundles.need_objective(task, [OBJECTIVE])
     need_comparison(task, "importance")
     method = FedSoft(clusters=bundles.room(task, "clusters", chosen["clusters"]), start=chosen["start"])

@@ -126,9 +126,9 @@ def for_task(task: TaskPlan) -> Method:
     """FeSEM for a task; there is no global model.
 
     Raises:
-        SettingsError: An option is not allowed, or the bundles have another objective or cannot be averaged.
+        SettingsError: The bundles have another objective or cannot be averaged.
     """
-    chosen = options.read(task.settings, OPTIONS)
+    chosen = task.options
     bundles.need_objective(task, [OBJECTIVE])
     bundles.need_equal(task)
     method = FeSEM(clusters=chosen["clusters"], variant=chosen["variant"])

@@ -199,10 +199,10 @@ def for_task(task: TaskPlan) -> Method:
     """IFCA for a task; there is no global model.
 
     Raises:
-        SettingsError: An option is not allowed, uploads are to be differences, or the bundles differ, have an objective
-            with references, lack a program or compare fewer models.
+        SettingsError: Uploads are to be differences, or the bundles differ, have an objective with references, lack a
+            program or compare fewer models.
     """
-    chosen = options.read(task.settings, OPTIONS)
+    chosen = task.options
     bundles.need_no_references(task)
     need_comparison(task, "least")
     clusters = bundles.room(task, "clusters", chosen["clusters"])

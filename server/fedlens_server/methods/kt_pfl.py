@@ -305,17 +305,17 @@ def answered(state: State, entry: str = PREDICTIONS) -> list[bytes]:
 
 def bundle_settings(options: Mapping[str, Any]) -> BundleSettings:
     """The settings of its bundles."""
-    return BundleSettings() if options.get("weight") else BundleSettings(objective=OBJECTIVES[0], public=True)
+    return BundleSettings() if options["weight"] else BundleSettings(objective=OBJECTIVES[0], public=True)
 
 
 def for_task(task: TaskPlan) -> Method:
     """KT-pFL for a task; there is no global model.
 
     Raises:
-        SettingsError: An option is not allowed; the bundles have another objective, lack a program or public photos;
-            or, with `weight`, they differ.
+        SettingsError: The bundles have another objective, lack a program or public photos; or, with `weight`, they
+            differ.
     """
-    chosen = options.read(task.settings, OPTIONS)
+    chosen = dict(task.options)
     epochs, weight = chosen.pop("distil_epochs"), chosen["weight"]
     own: tuple[str, ...] = ()
     if weight:

@@ -7,7 +7,7 @@ client's own model at the start of the round: a pull towards it shortens the ste
 
 from fedlens_proto.manifest import INITIAL
 from fedlens_server.methods.fedavg import single_phase
-from fedlens_server.planning import bundles, options
+from fedlens_server.planning import bundles
 from fedlens_server.planning.local_plans import START, assemble, bind, keep, plan, rule, source, train
 from fedlens_server.planning.method import Method, TaskPlan
 
@@ -20,7 +20,6 @@ def for_task(task: TaskPlan) -> Method:
     Raises:
         SettingsError: The task sets options.
     """
-    options.read(task.settings, {})
     references = sorted(bundles.references(task.ordinary[0]))
     local_plan = plan(
         assemble(START, rule(source(state=OWN_MODEL, download=INITIAL))),

@@ -15,7 +15,7 @@ projection head there, which is a matter of the model. One previous model is kep
 """
 
 from fedlens_server.methods.fedavg import sharing_global_set, whole_model_plan
-from fedlens_server.planning import bundles, options
+from fedlens_server.planning import bundles
 from fedlens_server.planning.local_plans import bind, keep, source
 from fedlens_server.planning.method import GLOBAL, Method, TaskPlan
 
@@ -27,9 +27,8 @@ def for_task(task: TaskPlan) -> Method:
     """MOON for a task.
 
     Raises:
-        SettingsError: The task sets options, or its bundles have another objective or cannot be averaged.
+        SettingsError: The bundles have another objective or cannot be averaged.
     """
-    options.read(task.settings, {})
     bundles.need_objective(task, [OBJECTIVE])
     bundles.need_equal(task)
     bindings = [

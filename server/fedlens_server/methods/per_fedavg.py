@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fedlens_server.methods.fedavg import sharing_global_set, with_mean
-from fedlens_server.planning import bundles, options
+from fedlens_server.planning import bundles
 from fedlens_server.planning.local_plans import (
     EVALUATIONS,
     FINE_TUNED,
@@ -59,10 +59,9 @@ def for_task(task: TaskPlan) -> Method:
     """Per-FedAvg for a task.
 
     Raises:
-        SettingsError: The task sets options, its bundles have another objective or cannot be averaged, or alpha is 0.
+        SettingsError: The bundles have another objective or cannot be averaged, or alpha is 0.
     """
     settings = task.settings
-    options.read(settings, {})
     bundles.need_objective(task, OBJECTIVES)
     bundles.need_programs(task, [FINE_TUNE], f"--objective {OBJECTIVES[0]}")
     bundles.need_equal(task)

@@ -183,10 +183,10 @@ def for_task(task: TaskPlan) -> Method:
     """PFedSim for a task.
 
     Raises:
-        SettingsError: An option is not allowed, or the bundles have no extractor, or no tensor of it can be summed.
+        SettingsError: The bundles have no extractor, or no tensor of it can be summed.
     """
     settings = task.settings
-    chosen = options.read(settings, OPTIONS)
+    chosen = task.options
     bundles.need_equal(task)
     bundles.need_no_references(task)
     tensors = task.ordinary[0].tensors

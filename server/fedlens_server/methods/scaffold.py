@@ -130,11 +130,11 @@ def for_task(task: TaskPlan) -> Method:
     """SCAFFOLD for a task.
 
     Raises:
-        SettingsError: An option is not allowed, a learning rate is 0 or momentum is not, or the bundles have another
-            objective or optimiser, or cannot be averaged.
+        SettingsError: A learning rate is 0 or momentum is not, or the bundles have another objective or optimiser, or
+            cannot be averaged.
     """
     settings = task.settings
-    chosen = options.read(settings, OPTIONS)
+    chosen = task.options
     bundles.need_objective(task, [OBJECTIVE])
     bundles.need_equal(task)
     plain_sgd.need_plain_sgd(task)

@@ -23,7 +23,7 @@ class BundleSettings:
 
 
 ByOptions = Callable[[Mapping[str, Any]], BundleSettings]
-"""The settings by the options of a task; these have not been checked yet."""
+"""The settings by the options of a task, each with its value or default."""
 
 
 def always(objective: str, *, public: bool = False) -> ByOptions:
@@ -32,10 +32,10 @@ def always(objective: str, *, public: bool = False) -> ByOptions:
 
 
 def comparing(option: str, objective: str = "cross_entropy", *, default: int = 5) -> ByOptions:
-    """Settings with as many candidates as an option says."""
+    """Settings with as many candidates as an option says; `default` where it says no number."""
 
     def settings(options: Mapping[str, Any]) -> BundleSettings:
-        wanted = options.get(option, default)
+        wanted = options[option]
         return BundleSettings(objective=objective, candidates=wanted if isinstance(wanted, int) else default)
 
     return settings

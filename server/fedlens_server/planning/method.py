@@ -18,6 +18,7 @@ from fedlens_proto import plans
 from fedlens_proto.blob import Array
 from fedlens_proto.v1 import assignment_pb2, manifest_pb2, update_pb2
 from fedlens_server.planning.bundle_settings import ByOptions, always
+from fedlens_server.planning.options import Options
 from fedlens_server.planning.task_settings import SettingsError, TaskSettings
 
 TensorSet = Mapping[str, Array]
@@ -35,12 +36,18 @@ class NothingToAggregate(Exception):
 class TaskPlan:
     """The operator's settings of a task, and the manifests of its bundles, already checked.
 
+    Attributes:
+        settings: Of the task.
+        manifests: Of its bundles.
+        options: The value of each option of the method, set or default.
+
     Raises:
         SettingsError: All bundles concatenate extractors.
     """
 
     settings: TaskSettings
     manifests: tuple[manifest_pb2.Manifest, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Require an ordinary bundle."""
@@ -241,11 +248,14 @@ class MethodDefinition:
     Attributes:
         for_task: Makes the method for a task, or raises `SettingsError`.
         bundle_settings: The settings with which a study exports bundles for it, by the options of the task.
+        bundle_settings: The settings with which a study exports bundles for it, by the options of the task.
+        options: Its options by name; a task that sets another is refused.
         shares: What its clients share.
     """
 
     for_task: Callable[[TaskPlan], Method]
     bundle_settings: ByOptions = _PLAIN
+    options: Options = field(default_factory=dict)
     shares: Shared = Shared.NOTHING
 
 

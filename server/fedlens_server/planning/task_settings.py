@@ -3,6 +3,7 @@
 import difflib
 import json
 import shlex
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -275,13 +276,13 @@ def parse_object(text: str) -> dict[str, Any]:
     return raw
 
 
-def check_hyper_values(settings: TaskSettings, manifest: manifest_pb2.Manifest) -> None:
-    """Require that the bundle has each hyper-parameter and allows its value.
+def check_hyper_values(settings: TaskSettings, allowed: Iterable[manifest_pb2.HyperParameter]) -> None:
+    """Require that each hyper-parameter is one of those of a bundle, and in its range.
 
     Raises:
         SettingsError: A hyper-parameter is unknown, or its value out of range.
     """
-    known = {hyper.name: hyper for hyper in manifest.hyper_parameters}
+    known = {hyper.name: hyper for hyper in allowed}
     for name, value in settings.hyper.items():
         if name not in known:
             raise SettingsError(f"hyper.{name}", value, f"a hyper-parameter of the bundle: {', '.join(sorted(known))}")

@@ -158,13 +158,24 @@ def test_a_task_that_cannot_be_made_ends_a_study_before_its_first_run(
     assert not (tmp_path / "wrong" / "out" / "runs").exists()
 
 
-def test_a_misspelt_name_ends_a_study_before_anything_is_exported(carried: Carried, tmp_path: Path) -> None:
-    wrong = 'method = "fedprox"\nobjective = "proximate"'
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ('objective = "proximate"', "objective 'proximate' is unknown; there are cross_entropy, proximal"),
+        ("options.nu = 0.1", "options.nu: found set, must be left out: fedprox has no options"),
+        ("hyper.nu = 0.1", "hyper.nu: found 0.1, must be a hyper-parameter of the bundle: lr_classifier"),
+        ("hyper.mu = -1.0", "hyper.mu: found -1.0, must be from 0 to 1000"),
+    ],
+)
+def test_a_wrong_name_or_value_ends_a_study_before_anything_is_exported(
+    tmp_path: Path, setting: str, words: str
+) -> None:
+    wrong = f'method = "fedprox"\n{setting}'
 
     done = fedlens(*study_in(tmp_path / "wrong", "[methods.wrong]", wrong), "--seed", "1")
 
     assert done.returncode == 1
-    assert "methods.wrong: objective 'proximate' is unknown; there are cross_entropy, proximal" in done.stderr
+    assert f"methods.wrong: {words}" in done.stderr
     assert not (tmp_path / "wrong" / "out" / "bundles").exists()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fedlens_server.methods import METHODS, bundle_settings
+from fedlens_server.planning.task_settings import TaskSettings
 from tests.fedlens.compare.conftest import fedlens
 
 STUDY = """
@@ -108,7 +109,7 @@ def test_the_bundle_of_a_method_can_be_exported(method: str, tmp_path: Path) -> 
     from fedlens_export.exporting import ExportSpec, check_spec
 
     (tmp_path / "photo.png").write_bytes(b"looked at later")
-    wanted = bundle_settings(method, {})
+    wanted = bundle_settings(TaskSettings(method=method, rounds=1, population=1))
 
     check_spec(
         ExportSpec(

@@ -96,6 +96,16 @@ def test_a_study_without_photos_of_its_own_takes_those_of_the_command_line_or_sa
         ("methods/plain/clients", 0, "methods.plain.clients: found 0, must be an integer from 1 to 100000"),
         ("methods/plain/head", "deep", 'methods.plain.head: found \'deep\', must be "linear" or "hidden"'),
         ("methods/plain", {"method": "fedavg", "clients": 2, "cohort": 3}, "cohort: found 3, must be at most the pop"),
+        (
+            "methods/plain/options",
+            {"momentun": 0.9},
+            "methods.plain: options.momentun: found set, must be left out: fedavg has no options",
+        ),
+        (
+            "methods/plain",
+            {"method": "fedavgm", "options": {"momentum": 2}},
+            "methods.plain: options.momentum: found 2, must be a number, 0 to 1",
+        ),
         ("methods/plain/codec", "f8", 'methods.plain: codec: found "f8", must be "f32", "f16" or "int8"'),
         ("methods/plain/published", {"accuracy": 1.0}, "methods.plain.published"),
         ("faults", {"fault": [{"client": 0}]}, "faults.fault[0].round: found nothing, must be"),

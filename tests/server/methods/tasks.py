@@ -10,6 +10,7 @@ from fedlens_proto.v1 import manifest_pb2
 from fedlens_server.methods import METHODS
 from fedlens_server.planning.local_plans import WEIGHTS
 from fedlens_server.planning.method import Method, State, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.planning.options import read
 from fedlens_server.planning.task_settings import TaskSettings
 from tests.server.bundles import TinyBundle, refit, with_references
 from tests.server.fakes import ALICE, BOB, CAROL
@@ -23,9 +24,9 @@ def made(method: str, *bundles: TinyBundle, **settings: Any) -> Method:
     """The method for a task of three rounds; by default with the tiny network."""
     clients = {} if "selection" in settings else {"population": 3}
     given = TaskSettings.model_validate({"method": method, "rounds": 3, **clients, **settings})
-    return METHODS[method].for_task(
-        TaskPlan(settings=given, manifests=tuple(bundle.parsed for bundle in bundles or [network()]))
-    )
+    definition = METHODS[method]
+    manifests = tuple(bundle.parsed for bundle in bundles or [network()])
+    return definition.for_task(TaskPlan(settings=given, manifests=manifests, options=read(given, definition.options)))
 
 
 def changed(bundle: TinyBundle, **fields: Any) -> TinyBundle:

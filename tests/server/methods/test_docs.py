@@ -1,6 +1,5 @@
 """The page about methods says what there is."""
 
-import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -8,17 +7,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from fedlens_server.methods import METHODS
-from fedlens_server.planning.options import Options
 from fedlens_server.planning.task_settings import TaskSettings
 
 DOCS = Path(__file__).parents[3] / "docs"
 METHODS_PAGE = (DOCS / "methods.md").read_text(encoding="utf-8")
-
-
-def options_of(method: str) -> Options:
-    """The options that the module of a method declares."""
-    found: Options = getattr(inspect.getmodule(METHODS[method].for_task), "OPTIONS", {})
-    return found
 
 
 def rows(page: str) -> list[list[str]]:
@@ -35,7 +27,7 @@ def test_every_option_is_on_the_page_with_its_default_and_what_is_allowed() -> N
     declared = [
         [f"`{method}`", f"`{name}`", _default(option.default), option.allowed]
         for method in METHODS
-        for name, option in options_of(method).items()
+        for name, option in METHODS[method].options.items()
     ]
 
     section = METHODS_PAGE.partition("## Options")[2].partition("## Task settings")[0]
