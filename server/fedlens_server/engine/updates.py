@@ -173,9 +173,11 @@ def accept(federation: Federation, membership: Membership, received: ReceivedUpd
     can_report = membership.is_open and member.state == admin_pb2.MEMBER_STATE_PENDING
     if not blobs or not needed or not can_report:
         return _store(federation, membership, received, ())
-    computing = federation.norms.submit(
-        vetting.upload_norms, federation.store, membership.local_plan, membership.bundle, member.sets, blobs
-    )
+    given = federation.store, membership.local_plan, membership.bundle, member.sets, blobs
+    if all(blob.raw is not None for blob in blobs):
+        # Computed in less time than it takes to hand it to another thread.
+        return _store(federation, membership, received, vetting.upload_norms(*given))
+    computing = federation.norms.submit(vetting.upload_norms, *given)
     return _then(computing, lambda norms: _store(federation, membership, received, norms))
 
 
