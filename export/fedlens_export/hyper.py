@@ -23,6 +23,12 @@ class Hyper:
     minimum: float
     maximum: float
 
+    def __post_init__(self) -> None:
+        """Require that the default is within its range."""
+        if not self.minimum <= self.default <= self.maximum:
+            range_ = f"{self.minimum:g} to {self.maximum:g}"
+            raise ValueError(f"default {self.default:g} of hyper-parameter {self.name!r} must be from {range_}")
+
     def message(self) -> pb.HyperParameter:
         """The hyper-parameter for a manifest."""
         return pb.HyperParameter(name=self.name, default_value=self.default, minimum=self.minimum, maximum=self.maximum)

@@ -46,7 +46,7 @@ def carry_out(
         helpers: As in `running.run`.
 
     Raises:
-        RunFailed: The task failed.
+        RunFailed: The task failed; carried out again, the run begins anew.
         EdgeClientError, ProtoError, ServerError: A client or the round engine cannot go on.
     """
     prepare(plan)
@@ -61,18 +61,23 @@ def carry_out(
             on_commit()
             committed(progress, progress.rounds == progress.rounds_total)
 
-        result = asyncio.run(
-            running.run(
-                plan.fleet,
-                plan.settings,
-                tuple(study_folder / bundle.folder for bundle in plan.bundles),
-                features=study_folder / FEATURES,
-                device=device,
-                helpers=helpers,
-                on_commit=kept,
-                on_round=ended,
+        try:
+            result = asyncio.run(
+                running.run(
+                    plan.fleet,
+                    plan.settings,
+                    tuple(study_folder / bundle.folder for bundle in plan.bundles),
+                    features=study_folder / FEATURES,
+                    device=device,
+                    helpers=helpers,
+                    on_commit=kept,
+                    on_round=ended,
+                )
             )
-        )
+        except running.RunFailed:
+            # The next command begins it anew: the cause, such as a fault of a plug-in, may be mended by then.
+            (plan.folder / FINGERPRINT_FILE).unlink()
+            raise
     if result.model is not None:
         (plan.folder / MODEL_FILE).write_bytes(result.model)
     # Seconds by round; those of a resumed round count from its last start.

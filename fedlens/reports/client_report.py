@@ -124,7 +124,7 @@ def _line(event: events.Event) -> str | None:
         case events.RoundRefused():
             return f"{where}: not taken ({event.code}): {event.message}"
         case events.TasksFinished():
-            return "every task has ended"
+            return "every task that this client can run has ended"
         case _:
             return None
 

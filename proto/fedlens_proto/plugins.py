@@ -5,6 +5,7 @@ Finding one imports its module, and so runs the code of its package.
 
 import importlib
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -16,6 +17,7 @@ from typing import TypeVar
 from fedlens_proto.errors import PluginError
 
 T = TypeVar("T")
+_OURS = frozenset(f"fedlens_{name}" for name in ("edge_client", "export", "proto", "server"))
 
 
 @cache
@@ -86,9 +88,21 @@ def _imported(what: str, value: str) -> ModuleType:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module}.".startswith(f"{missing}."):
             raise PluginError(
-                f"{what} cannot be imported: there is no module {missing!r}; install its package"
+                f"{what} cannot be imported: there is no module {missing!r}; install its package, or run where "
+                "its file is"
             ) from error
-        raise PluginError(f"{what} cannot be imported: {type(error).__name__}: {error}") from error
+        raise PluginError(f"{what} cannot be imported: {told(error)}") from error
+
+
+def told(error: Exception) -> str:
+    """An error from a plug-in's code in words, with the place in that code that it came from."""
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_foreign(Path(frame.filename))]
+    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def _is_foreign(file: Path) -> bool:
+    return not (_OURS & set(file.parts) or file.name.startswith("<") or file.parent == Path(importlib.__file__).parent)
 
 
 def _attribute(what: str, module: ModuleType, value: str, kind: type[T]) -> T:

@@ -46,12 +46,11 @@ BIAS = pb.TensorSelector(names=["fc.bias"])
 def for_task(task: TaskPlan) -> Method:
     """The method; see the module."""
     settings, shared = task.settings, source(download=GLOBAL)
-    base = str(settings.options.get("base", GLOBAL))
     gather = plan(
         assemble(START, rule(source(state="mine", download=GLOBAL))),
         train(settings, bindings=[bind("global", shared)]),
         keeps=[keep("mine")],
-        uploads=[upload(settings, tensors=BIAS, base=base)],
+        uploads=[upload(settings, tensors=BIAS, base=GLOBAL)],
         statistics=[CLASS_COUNTS],
         evaluations=(),
     )

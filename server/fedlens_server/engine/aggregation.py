@@ -22,7 +22,7 @@ from fedlens_server.engine.task import Task
 from fedlens_server.engine.view import Federation
 from fedlens_server.errors import StorageFull, Unavailable
 from fedlens_server.planning.local_plans import WEIGHTS
-from fedlens_server.planning.method import NothingToAggregate, TensorSet, Update
+from fedlens_server.planning.method import GLOBAL, BadState, NothingToAggregate, State, TensorSet, Update
 from fedlens_server.rules import robust
 from fedlens_server.rules.krum import krum
 from fedlens_server.rules.middle import middle_update
@@ -126,20 +126,40 @@ def _aggregate(federation: Federation, task: Task, current: Round, open_blobs: E
     population = participation.population(federation, task) if settings.by_arrival else current.population
     tools = method_calls.tools(federation, task, current.phase, current.number, population)
     try:
-        before, admit = task.values, task.method.admit
+        before, admit = method_state.given(task.values), task.method.admit
         if admit is not None and late:
             before = of_method(lambda: admit(phase, before, _opened(late, open_blobs), tools))
         ruled, bounds = of_method(lambda: _ruled(task, current, _opened(updates, open_blobs)))
-        new = of_method(lambda: task.method.aggregate(phase, before, ruled, tools))
+        new = of_method(lambda: method_state.checked(task.method.aggregate(phase, before, ruled, tools)))
         following = task.phase_of(task.committed + 1)
-        if current.phase < following < task.method_phases:
+        begins = current.phase < following < task.method_phases
+        if begins:
             later = method_calls.tools(federation, task, following, current.number, population)
             later = replace(later, generator=tools.generator)
             new = of_method(lambda: task.method.begin(task.phases[following], new, later))
         prepared = of_method(lambda: method_state.prepare(federation.store, task.values, new, open_blobs))
+        if not begins:
+            of_method(lambda: _need_same_model(task.values, prepared))
         return Outcome(prepared, "", excluded, bounds)
     except (NothingToAggregate, MethodFailed) as error:
         return Outcome(None, str(error), excluded)
+
+
+def _need_same_model(old: State, new: PreparedState) -> None:
+    """Require that a global model has the tensors that it had, so that clients can go on from it.
+
+    Raises:
+        BadState: It has others.
+    """
+    was, now = old.shared.get(GLOBAL), new.values.shared.get(GLOBAL)
+    if not isinstance(was, StoredTensors) or not isinstance(now, StoredTensors) or was.digest == now.digest:
+        return
+    now = next((StoredTensors.of_pending(blob) for blob in new.blobs if blob.digest == now.digest), now)
+    before, after = ({spec.name: spec.shape for spec in found.layout.specs} for found in (was, now))
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) != after.get(name):
+            had, has = (f"shape {list(found[name])}" if name in found else "none" for found in (before, after))
+            raise BadState(f"shared[{GLOBAL!r}]: found {has} for tensor {name!r}, must be {had}, as before the round")
 
 
 def _ruled(task: Task, current: Round, updates: list[Update]) -> tuple[list[Update], Bounds | None]:

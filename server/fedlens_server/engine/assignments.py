@@ -266,7 +266,18 @@ def _wait(
         current = task.round  # read once: the writing thread may change it
         sits_out = current is not None and client.id in current.sitting_out
         reason = check_in_pb2.WAIT_REASON_PHASE if sits_out else check_in_pb2.WAIT_REASON_NEXT_ROUND
-    return check_in_pb2.Wait(retry_after_ms=_RETRY_AFTER_MS[reason], reason=reason)
+    detail = "" if task is not None else _withheld(federation, client)
+    return check_in_pb2.Wait(retry_after_ms=_RETRY_AFTER_MS[reason], reason=reason, detail=detail)
+
+
+def _withheld(federation: Federation, client: Client) -> str:
+    """What a trainer does not send and a task that goes on asks for, in words; empty: there is none."""
+    for task in list(federation.tasks.values()) if client.profile.is_trainer else ():
+        if not task.ended and not task.suspended:
+            names = [name for name in sorted(task.consents) if not client.profile.sends([name])]
+            if names:
+                return f"task {task.name!r} asks for {', '.join(names)}, which this client's owner does not allow"
+    return ""
 
 
 def _wait_for_place(

@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlens_proto import keyed_hash
+from fedlens_proto import keyed_hash, plugins
 from fedlens_proto.blob import Array
 from fedlens_proto.manifest import program, program_part
 from fedlens_proto.v1 import manifest_pb2 as pb
 from fedlens_server.engine.task import Task
 from fedlens_server.engine.view import Federation
 from fedlens_server.errors import StorageFull, Unavailable
-from fedlens_server.planning.method import NothingToAggregate, TensorSet, Tools
+from fedlens_server.planning.method import BadState, NothingToAggregate, TensorSet, Tools
 from fedlens_server.store import Store
 
 log = logging.getLogger(__name__)
@@ -40,9 +40,11 @@ def of_method(call: Callable[[], T]) -> T:
         return call()
     except (NothingToAggregate, StorageFull, Unavailable):
         raise
+    except BadState as error:
+        raise MethodFailed(f"the method's state cannot be stored: {error}") from error
     except Exception as error:
         log.exception("a method failed")
-        raise MethodFailed(f"the method failed: {type(error).__name__}: {error}") from error
+        raise MethodFailed(f"the method failed: {plugins.told(error)}") from error
 
 
 def tools(federation: Federation, task: Task, phase: int, number: int, population: tuple[bytes, ...]) -> Tools:

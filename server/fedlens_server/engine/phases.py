@@ -57,7 +57,7 @@ def plan(settings: TaskSettings, bundles: tuple[TaskBundle, ...]) -> tuple[Metho
         raise
     except Exception as error:
         log.exception("a method failed")
-        found = f"{settings.method!r}, which failed with {type(error).__name__}: {error}"
+        found = f"{settings.method!r}, which failed: {plugins.told(error)}"
         raise SettingsError("method", found, "one that can plan this task") from error
     if settings.release == "manual" and method.per_client:
         allowed = f'"auto" with {settings.method}, whose clients have state of their own that no release takes back'

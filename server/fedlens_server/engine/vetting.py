@@ -1,7 +1,6 @@
 """Vetting of updates: whether header, statistics and norm are what the assignment asked for."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from math import inf, isfinite, prod, sqrt
 
 import numpy as np
@@ -12,7 +11,7 @@ from fedlens_proto.v1 import assignment_pb2, blob_pb2, update_pb2
 from fedlens_server.engine.task import Task, TaskBundle
 from fedlens_server.planning.method import Norms, TensorSet, span
 from fedlens_server.planning.task_settings import MAX_COUNT
-from fedlens_server.store import Location, PendingBlob, RestoredTensors, Store, StoredTensors
+from fedlens_server.store import PendingBlob, RestoredTensors, Store, StoredTensors
 from fedlens_server.store.columns import BlobSets
 
 # Noise of an epsilon above 1e-7 stays below it. Distances to larger shares drown those between all others; from 1e154
@@ -83,8 +82,7 @@ def upload_norms(
     downloads = {item.name: store.tensors(item.sha256) for item in sets}
     norms = []
     for upload, blob in zip(local_plan.uploads, blobs, strict=False):
-        location = Location(blob.size, raw=blob.raw, path=blob.path)
-        sent = StoredTensors(blob.digest, blob.size, partial(_located, location))
+        sent = StoredTensors.of_pending(blob)
         uploaded = RestoredTensors(downloads[upload.base], sent) if upload.base else sent
         floats = [spec for spec in sent.layout.specs if spec.dtype != blob_pb2.DTYPE_INT64]
         starts = plans.starts(local_plan, upload, bundle.manifest)
@@ -118,10 +116,6 @@ def _norms(
     else:
         squares["own"] = _squares(uploaded, free, None)
     return Norms(**{kind: sqrt(found) for kind, found in squares.items()}, nearest=nearest)
-
-
-def _located(location: Location, _: bytes) -> Location:
-    return location
 
 
 def _squares(uploaded: TensorSet, tensors: Iterable[TensorSpec], base: TensorSet | None) -> float:

@@ -104,8 +104,16 @@ def bundle_settings(settings: TaskSettings) -> BundleSettings:
     """The settings with which bundles for a task are exported.
 
     Raises:
-        SettingsError: There is no such method, or it has no such option or value of one.
+        SettingsError: There is no such method, it is faulty, or it has no such option or value of one.
         Malformed: The method's package is missing or faulty.
     """
     definition = by_name(settings.method)
-    return definition.bundle_settings(options.read(settings, definition.options))
+    chosen = options.read(settings, definition.options)
+    try:
+        found = definition.bundle_settings(chosen)
+        if not isinstance(found, BundleSettings):
+            raise TypeError(f"a {type(found).__name__} is no BundleSettings")
+    except Exception as error:  # whatever a foreign function raises
+        what = f"{settings.method!r}, whose bundle_settings failed: {plugins.told(error)}"
+        raise SettingsError("method", what, "one that says how its bundles are exported") from error
+    return found

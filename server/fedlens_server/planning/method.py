@@ -18,7 +18,7 @@ from fedlens_proto import plans
 from fedlens_proto.blob import Array
 from fedlens_proto.v1 import assignment_pb2, manifest_pb2, update_pb2
 from fedlens_server.planning.bundle_settings import ByOptions, always
-from fedlens_server.planning.options import Options
+from fedlens_server.planning.options import Option, Options
 from fedlens_server.planning.task_settings import SettingsError, TaskSettings
 
 TensorSet = Mapping[str, Array]
@@ -30,6 +30,10 @@ Entry = Any  # TensorSet | Array (float32 or int64) | a value that JSON can hold
 
 class NothingToAggregate(Exception):
     """No new state from these updates; the round is abandoned with this text as its reason."""
+
+
+class BadState(Exception):
+    """A state that cannot be stored; the text names the entry, what was found and what is allowed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +73,8 @@ class TaskPlan:
 class State:
     """The state of a method on the server, by name of the entry.
 
-    An entry that is the same object as before is not written again. A set of `update.values` itself as an entry keeps
+    A method gets a state whose mappings and arrays cannot be changed in place, and makes a new one. An entry that is
+    the same object as before is not written again. A set of `update.values` itself as an entry keeps
     the uploaded blob, by its digest; a delta upload is reconstructed and stored in full.
 
     Attributes:
@@ -257,6 +262,12 @@ class MethodDefinition:
     bundle_settings: ByOptions = _PLAIN
     options: Options = field(default_factory=dict)
     shares: Shared = Shared.NOTHING
+
+    def __post_init__(self) -> None:
+        """Require that options are options."""
+        for name, option in self.options.items():
+            if not isinstance(option, Option):
+                raise TypeError(f"options: found {option!r} for {name!r}, must be an Option, as options.number(0, 1)")
 
 
 def span(tensors: TensorSet, name: str, start: int, stop: int, buffer: Array | None = None) -> Array:

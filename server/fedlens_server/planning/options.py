@@ -21,6 +21,11 @@ class Option:
     accepts: Callable[[Any], bool]
     default: Any = None
 
+    def __post_init__(self) -> None:
+        """Require that the default is allowed."""
+        if self.default is not None and not self.accepts(self.default):
+            raise ValueError(f"default {self.default!r} of an option must be {self.allowed}")
+
 
 Options = Mapping[str, Option]
 

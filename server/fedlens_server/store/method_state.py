@@ -1,15 +1,18 @@
 """Storage of a method's state: tensor sets and arrays as blobs, plain values as JSON, by client and name."""
 
 import json
-from collections.abc import Collection, Mapping
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 from sqlalchemy import delete, select
 
-from fedlens_server.planning.method import State
+from fedlens_proto.errors import BlobError
+from fedlens_server.planning.method import BadState, State
 from fedlens_server.store import PendingBlob, Store, StoredTensors, Transaction, schema
 from fedlens_server.store.dialects import insert
 
@@ -19,6 +22,7 @@ SHARED = b""
 PRESENT = 0
 """As the round of a state: the present one."""
 _ARRAY_NAME = "value"
+_ID_BYTES = 32
 _upsert = insert(schema.state_entries)
 _UPSERT = _upsert.on_conflict_do_update(
     index_elements=["task", "round", "client", "name"],
@@ -64,11 +68,10 @@ def prepare(store: Store, old: State, new: State, open_blobs: ExitStack) -> Prep
         open_blobs: To be closed after the transaction.
 
     Raises:
-        TypeError: An entry has a type that cannot be stored.
-        BlobError: A tensor has a NaN or an infinity, or a type that cannot be stored.
+        BadState: It is no state, or one of its entries cannot be stored.
         StorageFull: There is no room.
     """
-    before, after = _by_key(old), _by_key(new)
+    before, after = _by_key(old), _by_key(checked(new))
     values: dict[Key, Any] = {}
     changed: list[Row] = []
     blobs: list[PendingBlob] = []
@@ -82,18 +85,33 @@ def prepare(store: Store, old: State, new: State, open_blobs: ExitStack) -> Prep
         if key in before and before[key] is value:
             values[key] = value
         elif isinstance(value, Mapping):
-            stored = value if isinstance(value, StoredTensors) else write(value)
+            with _naming(key, "a set has an array of numbers for each name"):
+                stored = value if isinstance(value, StoredTensors) else write(value)
             values[key] = stored
             changed.append(Row(key, TENSORS, stored.digest, None))
         elif isinstance(value, np.ndarray):
-            stored = write({_ARRAY_NAME: value})
+            with _naming(key, "an array is of numbers"):
+                stored = write({_ARRAY_NAME: value})
             values[key] = _as_stored(value)
             changed.append(Row(key, ARRAY, stored.digest, None))
         else:
-            text = json.dumps(value, allow_nan=False)
+            with _naming(key, "what is no set of tensors and no array must be a value that JSON can hold"):
+                text = json.dumps(value, allow_nan=False)
             values[key] = json.loads(text)
-            changed.append(Row(key, PLAIN, None, text))
+            if not (isinstance(value, list) and key in before and before[key] == values[key]):
+                changed.append(Row(key, PLAIN, None, text))
     return PreparedState(_state(values), tuple(changed), tuple(blobs), frozenset(before.keys() - after.keys()))
+
+
+def given(state: State) -> State:
+    """The state as a method gets it: its lists are copies, in which a change has no effect on what is stored."""
+
+    def copied(entries: Mapping[str, Any]) -> Mapping[str, Any]:
+        lists = {name: deepcopy(entry) for name, entry in entries.items() if isinstance(entry, list)}
+        return MappingProxyType({**entries, **lists}) if lists else entries
+
+    clients = {client: copied(own) for client, own in state.clients.items()}
+    return State(shared=copied(state.shared), clients=MappingProxyType(clients))
 
 
 def without(prepared: PreparedState, clients: Collection[bytes]) -> PreparedState:
@@ -206,7 +224,39 @@ def _state(values: Mapping[Key, Any]) -> State:
     clients: dict[bytes, dict[str, Any]] = {}
     for (client, name), entry in values.items():
         clients.setdefault(client, {})[name] = entry
-    return State(shared=clients.pop(SHARED, {}), clients=clients)
+    # A change in place would be lost without a word: a new state is stored by what differs from this one.
+    fixed = {client: MappingProxyType(own) for client, own in clients.items()}
+    return State(shared=fixed.pop(SHARED, MappingProxyType({})), clients=MappingProxyType(fixed))
+
+
+def checked(state: object) -> State:
+    """What a method gave as its state.
+
+    Raises:
+        BadState: It is no state, or the name of an entry or the id of a client is none.
+    """
+    if not isinstance(state, State):
+        raise BadState(f"found {type(state).__name__}, must be a State")
+    for client, own in state.clients.items():
+        if not isinstance(client, bytes) or len(client) != _ID_BYTES:
+            raise BadState(f"clients: found key {client!r}, must be a client's id, {_ID_BYTES} bytes")
+        if not isinstance(own, Mapping):
+            raise BadState(f"clients: found a {type(own).__name__} for a client, must be its entries by name")
+    for key in _by_key(state):
+        if not isinstance(key.name, str) or not key.name:
+            raise BadState(f"found entry {key.name!r}, must be a name")
+    return state
+
+
+@contextmanager
+def _naming(key: Key, allowed: str) -> Iterator[None]:
+    """Name the entry, and what is allowed, in what is raised about its value."""
+    try:
+        yield
+    except (AttributeError, BlobError, TypeError, ValueError) as error:
+        owner = f"clients[{key.client.hex()[:8]}...]" if key.client else "shared"
+        rule = "" if isinstance(error, BlobError) else f"; {allowed}"
+        raise BadState(f"{owner}[{key.name!r}]: {error}{rule}") from error
 
 
 def _as_stored(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

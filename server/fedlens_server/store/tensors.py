@@ -18,7 +18,7 @@ from fedlens_proto.difference import Sums, add
 from fedlens_proto.errors import BlobError
 from fedlens_proto.v1 import blob_pb2
 from fedlens_server.store.blobs import Location
-from fedlens_server.store.incoming import opened
+from fedlens_server.store.incoming import PendingBlob, opened
 
 _FIRST_READ = 64 << 10
 
@@ -34,6 +34,12 @@ class StoredTensors(Mapping[str, Array]):
         self._layout: Layout | None = None
         self._descriptor: int | None = None
         self._index: dict[str, int] = {}
+
+    @classmethod
+    def of_pending(cls, blob: PendingBlob) -> Self:
+        """The tensors of a blob that waits for the transaction that stores it."""
+        location = Location(blob.size, raw=blob.raw, path=blob.path)
+        return cls(blob.digest, blob.size, lambda _: location)
 
     @property
     def layout(self) -> Layout:

@@ -127,6 +127,18 @@ def test_a_run_leaves_its_result_and_model_and_is_not_repeated_by_the_same_comma
     assert "run anew" not in again.stdout
 
 
+def test_a_run_that_failed_begins_anew_with_the_same_command(carried: Carried, tmp_path: Path) -> None:
+    out = shutil.copytree(carried.out, tmp_path / "out")
+    left = out / "runs" / "broken" / "seed-1" / "left"
+    left.touch()
+
+    again = fedlens(*carried.arguments, "--out", str(out), "--method", "broken", "--seed", "1")
+
+    assert again.returncode == 1
+    assert "broken, seed 1 failed: the task is failed after" in again.stderr + again.stdout
+    assert not left.exists()
+
+
 def test_a_run_with_other_settings_replaces_a_finished_one_and_says_so(carried: Carried, tmp_path: Path) -> None:
     arguments = study_in(tmp_path / "study", carried=carried)
     shutil.copytree(carried.out / "runs" / "plain", tmp_path / "study" / "out" / "runs" / "plain")

@@ -175,7 +175,9 @@ def test_who_does_not_send_a_table_is_not_drawn_and_not_counted_for_a_task_that_
     (task,) = tasks.listed(bench.federation).tasks
 
     assert (task.enrolled, task.state) == (1, admin_pb2.TASK_STATE_WAITING)
-    assert bench.check_in(BOB).wait.reason == check_in_pb2.WAIT_REASON_NO_TASK
+    wait = bench.check_in(BOB).wait
+    assert wait.reason == check_in_pb2.WAIT_REASON_NO_TASK
+    assert wait.detail == "task 'task' asks for profile, which this client's owner does not allow"
     assert bench.check_in(ALICE).wait.reason == check_in_pb2.WAIT_REASON_POPULATION
     enrol(bench, [BOB], "losses", "profile")
     assert list(bench.members()) == [ALICE, BOB]

@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 
 from fedlens_server.errors import Malformed
-from fedlens_server.methods import bundle_settings
+from fedlens_server.methods import METHODS as METHODS_BY_NAME
+from fedlens_server.methods import bundle_settings, fedavg
+from fedlens_server.planning import options
+from fedlens_server.planning.bundle_settings import ByOptions
+from fedlens_server.planning.method import MethodDefinition
 from fedlens_server.planning.task_settings import SettingsError, TaskSettings
 from tests.plugin_packages import HALF, METHODS, install
 from tests.server.fakes import Bench
@@ -33,7 +37,11 @@ def test_a_task_runs_a_method_of_another_package_with_its_options(bench: Bench, 
         ("half", {"speed": 2}, "options.speed: found set, must be left out: the options of half are part"),
         ("halves", {}, "found 'halves', must be one of ditto, .*, broken, half; or install the package that has it"),
         ("fedpr", {}, r"found 'fedpr' \(did you mean fedper\?\), must be one of ditto, "),
-        ("broken", {}, "found 'broken', which failed with KeyError: 'nothing', must be one that can plan this task"),
+        (
+            "broken",
+            {},
+            r"found 'broken', which failed: KeyError: 'nothing' \(half_way.py, line 24\), must be one",
+        ),
         ("half_way:HALF", {}, "the module has no 'HALF'; its objects of that class are METHOD, BROKEN"),
         ("half_way:OPTIONS", {}, "'half_way:OPTIONS' is no MethodDefinition: the module has a dict 'OPTIONS'"),
     ],
@@ -59,6 +67,29 @@ def test_a_method_of_another_package_says_what_its_bundles_are_exported_with() -
     found = {name: bundle_settings(TaskSettings(method=name, rounds=1, population=1)).objective for name in wanted}
 
     assert found == wanted
+
+
+@pytest.mark.parametrize(
+    ("bundle_settings_of", "words"),
+    [
+        (lambda options: options["nothing"], "whose bundle_settings failed: KeyError: 'nothing'"),
+        (lambda options: None, "whose bundle_settings failed: TypeError: a NoneType is no BundleSettings"),
+    ],
+)
+def test_a_method_that_does_not_say_it_is_named(
+    monkeypatch: pytest.MonkeyPatch, bundle_settings_of: ByOptions, words: str
+) -> None:
+    monkeypatch.setitem(METHODS_BY_NAME, "silent", MethodDefinition(fedavg.for_task, bundle_settings_of))
+
+    with pytest.raises(SettingsError, match=f"method: found 'silent', {words}"):
+        bundle_settings(TaskSettings(method="silent", rounds=1, population=1))
+
+
+def test_options_that_are_none_or_forbid_their_default_are_found_when_the_module_is_imported() -> None:
+    with pytest.raises(TypeError, match=r"options: found 1.0 for 'q', must be an Option, as options.number\(0, 1\)"):
+        MethodDefinition(fedavg.for_task, options={"q": 1.0})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="default 2 of an option must be a number, 0 to 1"):
+        options.number(0, 1, default=2)
 
 
 def test_modules_are_imported_only_where_the_server_allows_it(bench: Bench) -> None:

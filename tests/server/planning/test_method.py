@@ -1,5 +1,6 @@
 """The round engine knows no method by name: it runs one that only the tests have."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,11 +11,11 @@ from fedlens_proto import keyed_hash
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2
 from fedlens_server.engine import assignments
 from fedlens_server.methods import METHODS
-from fedlens_server.planning.method import Method, MethodDefinition, State, TaskPlan, TensorSet
+from fedlens_server.planning.method import Method, MethodDefinition, Phase, State, TaskPlan, TensorSet, Tools, Update
 from fedlens_server.store import IncomingBlob, PendingBlob, method_state
 from tests.server.bundles import tiny_bundle
 from tests.server.fakes import ALICE, BOB, CAROL, EVALUATORS, EVE, SEED, Bench, client_ids, update_of
-from tests.server.patchwork import METHOD, for_task
+from tests.server.patchwork import METHOD, aggregate, for_task
 
 
 @pytest.fixture(autouse=True)
@@ -194,3 +195,87 @@ def test_a_method_that_breaks_ends_the_round_and_not_the_server(bench: Bench, mo
     assert first.state == admin_pb2.ROUND_STATE_ABANDONED
     assert "ZeroDivisionError" in first.reason
     assert second.state == admin_pb2.ROUND_STATE_OPEN
+
+
+def written_in_place(state: State) -> State:
+    """A mistake: the method changes the state that it was given."""
+    state.shared["n"] = 1  # type: ignore[index]
+    return state
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda state: None, "the method's state cannot be stored: found NoneType, must be a State"),
+        (lambda state: state.with_clients({ALICE.hex(): {"n": 1}}), f"clients: found key '{ALICE.hex()}', must be"),
+        (lambda state: replace(state, clients={ALICE: 1}), "clients: found a int for a client, must be its entries"),
+        (lambda state: state.with_clients({ALICE: {1: 1}}), "found entry 1, must be a name"),
+        (lambda state: state.with_shared(n=np.float32(1)), "shared['n']: Object of type float32 is not JSON"),
+        (lambda state: state.with_shared(n=float("nan")), "shared['n']: Out of range float values"),
+        (lambda state: state.with_shared(n={"x": 1}), "; a set has an array of numbers for each name"),
+        (lambda state: state.with_shared(n={"x": np.full(2, np.nan)}), "shared['n']: tensor 'x' holds a NaN"),
+        (lambda state: state.with_clients({ALICE: {"n": np.array(["x"])}}), f"clients[{ALICE.hex()[:8]}...]['n']: "),
+        (written_in_place, "TypeError: 'mappingproxy' object does not support item assignment"),
+    ],
+)
+def test_a_state_that_cannot_be_stored_ends_the_round_with_what_is_wrong_in_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[State], State], words: str
+) -> None:
+    def spoiling(task: TaskPlan) -> Method:
+        return replace(for_task(task), aggregate=lambda phase, state, *_: spoil(state))
+
+    monkeypatch.setitem(METHODS, "patchwork", MethodDefinition(spoiling))
+
+    gather(bench, [])
+
+    first, second = bench.show().rounds
+    assert (first.state, second.state) == (admin_pb2.ROUND_STATE_ABANDONED, admin_pb2.ROUND_STATE_OPEN)
+    assert words in first.reason
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ({"fc.bias": np.zeros(3, np.float32)}, "found shape [3] for tensor 'fc.bias', must be shape [2], as before"),
+        ({}, "found none for tensor 'fc.bias', must be shape [2], as before the round"),
+    ],
+)
+@pytest.mark.parametrize("rounds", [1, 2], ids=["the last round", "another"])
+def test_a_global_model_of_other_tensors_ends_the_round(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, model: TensorSet, words: str, rounds: int
+) -> None:
+    def spoiling(phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
+        if phase.name == "gather":
+            return aggregate(phase, state, updates, tools)
+        kept = {name: value for name, value in state.shared["global"].items() if name != "fc.bias"}
+        return state.with_shared(**{"global": {**kept, **model}})
+
+    made = MethodDefinition(lambda task: replace(for_task(task), aggregate=spoiling))
+    monkeypatch.setitem(METHODS, "patchwork", made)
+    gather(bench, [], rounds=rounds)
+
+    stitch(bench, ALICE, BOB)
+
+    assert f"shared['global']: {words}" in bench.show().rounds[1].reason
+
+
+def test_a_list_that_a_method_changes_in_place_is_not_taken_for_stored(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def noting(task: TaskPlan) -> Method:
+        made = for_task(task)
+
+        def aggregate(phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
+            notes = state.shared.get("notes", [])
+            notes.append(len(notes))
+            return made.aggregate(phase, state.with_shared(notes=notes), updates, tools)
+
+        return replace(made, aggregate=aggregate)
+
+    monkeypatch.setitem(METHODS, "patchwork", MethodDefinition(noting))
+    gather(bench, [], rounds=3)
+    stitch(bench, ALICE, BOB)
+
+    stored, _ = method_state.load(bench.federation.store, bench.task.id)
+
+    assert stored.shared["notes"] == bench.task.values.shared["notes"] == [0, 1]
