@@ -46,9 +46,9 @@ def run(*command: str) -> None:
 
 
 def test_the_page_shows_a_whole_package_and_three_commands() -> None:
-    package = ["pyproject.toml", "fedlens_example/adagrad.py", "fedlens_example/focal.py", "test_example.py"]
+    modules = [f"fedlens_example/{name}.py" for name in ("adagrad", "focal", "mean_loss", "fair")]
 
-    assert list(FILES) == [*package, "study.toml"]
+    assert list(FILES) == ["pyproject.toml", *modules, "test_example.py", "study.toml"]
     assert [command.split()[0] for command in COMMANDS] == ["compare", "export", "task"]
 
 
@@ -64,9 +64,11 @@ def test_the_study_of_the_page_runs_its_method_and_objective_by_both_names(examp
 
     runs = {run["label"]: run for run in json.loads(Path("example", "results.json").read_text())["runs"]}
     used = {label: run["bundles"][0]["objective"] for label, run in runs.items()}
-    assert used == {"fedavg": "cross_entropy", "fedadagrad": "focal", "by-module": "fedlens_example.focal:OBJECTIVE"}
+    of_fedadagrad = {"fedadagrad": "focal", "by-module": "fedlens_example.focal:OBJECTIVE"}
+    assert used == {"fedavg": "cross_entropy", "fair": "cross_entropy", **of_fedadagrad}
     assert runs["fedadagrad"]["rounds"][-2]["global"] == runs["by-module"]["rounds"][-2]["global"]
     assert runs["fedadagrad"]["rounds"][-2]["global"] != runs["fedavg"]["rounds"][-2]["global"]
+    assert runs["fair"]["rounds"][-2]["global"] != runs["fedavg"]["rounds"][-2]["global"]
 
 
 @pytest.mark.slow

@@ -17,7 +17,8 @@ from typing import TypeVar
 from fedlens_proto.errors import PluginError
 
 T = TypeVar("T")
-_OURS = frozenset(f"fedlens_{name}" for name in ("edge_client", "export", "proto", "server"))
+# Folders of code that calls plug-ins, or that they call.
+_OTHERS = frozenset(("torch", *(f"fedlens_{name}" for name in ("edge_client", "export", "proto", "server"))))
 
 
 @cache
@@ -102,7 +103,9 @@ def told(error: Exception) -> str:
 
 
 def _is_foreign(file: Path) -> bool:
-    return not (_OURS & set(file.parts) or file.name.startswith("<") or file.parent == Path(importlib.__file__).parent)
+    return not (
+        _OTHERS & set(file.parts) or file.name.startswith("<") or file.parent == Path(importlib.__file__).parent
+    )
 
 
 def _attribute(what: str, module: ModuleType, value: str, kind: type[T]) -> T:

@@ -12,6 +12,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedlens_export.errors import NotExportable
+from fedlens_proto import plugins
 from fedlens_proto.errors import ProgramRefused
 from fedlens_proto.programs import pt2_loading, pt2_values
 
@@ -41,7 +42,7 @@ def trace(name: str, function: Function, examples: Sequence[Tensor]) -> Exported
         traced = make_fx(functionalize(function), tracing_mode="fake", decomposition_table=_DECOMPOSITIONS)(*examples)
         program = torch.export.export(_Flat(traced), tuple(examples))
     except Exception as error:  # whatever a foreign model raises while it is traced
-        raise NotExportable(f"program {name!r} cannot be traced: {error}") from error
+        raise NotExportable(f"program {name!r} cannot be traced: {plugins.told(error)}") from error
     program.graph_module.graph.eliminate_dead_code()
     # Otherwise torch stores the examples too, as a pickle.
     program._example_inputs = None

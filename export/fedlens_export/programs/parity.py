@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedlens_export.errors import ParityBroken
+from fedlens_export.errors import NotExportable, ParityBroken
 from fedlens_export.hyper import Hyper
 from fedlens_export.programs import lowering
 from fedlens_export.programs.steps import ProgramSource
@@ -37,7 +37,8 @@ _EMULATION_SEEDS = range(1, 17)
 # Adam divides a gradient by its own size. With the usual epsilon, a gradient that is nothing but rounding becomes a
 # whole step, and no two implementations agree on it.
 _EPOCH_HYPER = {"eps": 1e-3}
-_FED_BACK = (pb.SLOT_KIND_WEIGHT, pb.SLOT_KIND_OPTIMISER, pb.SLOT_KIND_COUNTER)
+_WEIGHT = pb.SLOT_KIND_WEIGHT
+_FED_BACK = (_WEIGHT, pb.SLOT_KIND_OPTIMISER, pb.SLOT_KIND_COUNTER)
 
 
 def compare(
@@ -64,12 +65,14 @@ def compare(
 
     Raises:
         ParityBroken: It is larger than allowed, or an output is NaN or infinite.
+        NotExportable: An output has another shape than the source declares, or a program that trains changes no weight.
     """
     worst = 0.0
     for seed in _SEEDS:
         given = examples(source, known, hyper, seed)
         with torch.no_grad():
             found, expected = program(*given), source.function(*given)
+        _check_outputs(source, given, expected)
         pairs = list(zip(source.outputs, found, expected, strict=True))
         # float64 is slow, so its result is computed only if needed.
         is_near = not rounds or all(_relative(left, right) <= TOLERANCE for _, left, right in pairs)
@@ -171,6 +174,18 @@ def _trained(
             outputs = step(*given)
         state = {(slot.kind, slot.name): output for slot, output in zip(source.outputs, outputs, strict=True)}
     return {name: tensor for (kind, name), tensor in state.items() if kind == pb.SLOT_KIND_WEIGHT}
+
+
+def _check_outputs(source: ProgramSource, given: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    shapes, declared = [list(output.shape) for output in outputs], [list(slot.shape) for slot in source.outputs]
+    if shapes != declared:
+        raise NotExportable(f"program {source.name!r} gives outputs of shapes {shapes}, and declares {declared}")
+    before = {slot.name: value for slot, value in zip(source.inputs, given, strict=True) if slot.kind == _WEIGHT}
+    after = {slot.name: value for slot, value in zip(source.outputs, outputs, strict=True) if slot.kind == _WEIGHT}
+    if source.objective and after and all(torch.equal(before[name], value) for name, value in after.items()):
+        raise NotExportable(
+            f"program {source.name!r} changes no weight: the gradients of objective {source.objective!r} are zero"
+        )
 
 
 def _difference(found: Tensor, expected: Tensor, what: str, where: str, allowed: float = TOLERANCE) -> float:

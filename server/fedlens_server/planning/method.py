@@ -253,7 +253,6 @@ class MethodDefinition:
     Attributes:
         for_task: Makes the method for a task, or raises `SettingsError`.
         bundle_settings: The settings with which a study exports bundles for it, by the options of the task.
-        bundle_settings: The settings with which a study exports bundles for it, by the options of the task.
         options: Its options by name; a task that sets another is refused.
         shares: What its clients share.
     """

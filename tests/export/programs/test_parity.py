@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.backbones import seen_noise
-from fedlens_export.errors import ParityBroken
+from fedlens_export.errors import NotExportable, ParityBroken
 from fedlens_export.network import CENTRED, IMAGENET
 from fedlens_export.programs import lowering, onnx_program, parity, pte_program, steps
 from fedlens_export.programs.steps import ProgramSource
@@ -136,3 +136,30 @@ def test_a_deep_backbone_at_32_pixels_passes_in_every_format_and_a_wrong_one_doe
     name = next(name for name in frozen if name.endswith("weight"))
     with pytest.raises(ParityBroken, match="differs from the model"):
         parity.compare(source, with_one_other_weight(source, name), frozen, {}, rounds=True)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda weight, rows: (weight,), "program 'step' changes no weight: the gradients of objective 'own' are zero"),
+        (lambda weight, rows: (weight[:1] + 1,), r"gives outputs of shapes \[\[1\]\], and declares \[\[2\]\]"),
+        (lambda weight, rows: (weight + 1, rows), r"gives outputs of shapes \[\[2\], \[3\]\], and declares \[\[2\]\]"),
+    ],
+)
+def test_a_step_that_trains_nothing_or_gives_other_outputs_than_it_declares_is_refused(
+    function: Callable[..., tuple[Tensor, ...]], words: str
+) -> None:
+    weight, rows = slot(pb.SLOT_KIND_WEIGHT, "w", (2,)), slot(pb.SLOT_KIND_INPUT, "", (3,))
+    source = ProgramSource("step", (weight, rows), (weight,), function, objective="own", optimiser="sgd")
+
+    with pytest.raises(NotExportable, match=words):
+        parity.compare(source, function, {"w": torch.ones(2)}, {})
+
+
+def test_what_cannot_be_traced_is_told_with_the_line_of_its_author() -> None:
+    def function(rows: Tensor) -> tuple[Tensor, ...]:
+        return (rows * {"gamma": rows}["gama"],)
+
+    line = function.__code__.co_firstlineno + 1
+    with pytest.raises(NotExportable, match=rf"cannot be traced: KeyError: 'gama' \(test_parity.py, line {line}\)"):
+        lowering.trace("step", function, [torch.ones(2)])
