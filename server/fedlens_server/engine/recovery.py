@@ -100,7 +100,8 @@ def _task(federation: Federation, row: Row[Any]) -> Task:
         task = phases.task_of(row, bundles, method_modules=federation.method_modules)
     except Malformed as error:
         task = phases.suspended(row, bundles, str(error))
-        events.note(Event.TASK_SUSPENDED, task=row.name, reason=str(error))
+        if not task.ended:
+            events.note(Event.TASK_SUSPENDED, task=row.name, reason=str(error))
     for bundle, each in zip(bundles, rows, strict=True):
         task.reports[bundle.id] += each.reports
     last = store.read(select(func.max(schema.rounds.c.number).label("number")).where(schema.rounds.c.task == task_id))
