@@ -284,6 +284,8 @@ def _wait_for_place(
     federation: Federation, task: Task, client: Client, request: check_in_pb2.CheckInRequest
 ) -> check_in_pb2.Wait:
     current = task.round
+    if client.id in task.participations and participation.left_places(task, client.id):
+        task.leavers.saw(client.id, federation.clock.elapsed())
     reason = places.obstacle(federation, task, current, client.id, request)
     if reason is None:
         rests = False

@@ -125,6 +125,7 @@ def forget(federation: Federation, transaction: Transaction, client: bytes) -> b
         for task in federation.tasks.values():
             task.current_models.pop(client, None)
             task.participations.pop(client, None)
+            task.leavers.forget(client)
             if keys := dropped.get(task.id):
                 task.values = method_state.without_clients(task.values, {client})
                 task.state_blobs = {key: blob for key, blob in task.state_blobs.items() if key not in keys}

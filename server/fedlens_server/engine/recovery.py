@@ -121,7 +121,7 @@ def _task(federation: Federation, row: Row[Any]) -> Task:
             sets=columns.sets_from_json(row.evaluation_sets, store.blobs.size),
             evaluated_by={evaluator.client for evaluator in evaluators},
         )
-    task.lengths.extend(_lengths(store, task_id))
+    task.report_s.extend(_report_s(store, task_id))
     task.exhausted = participation.exhausted(federation, task, task.settings.max_participations)
     task.round = _round(federation, task)
     return task
@@ -156,7 +156,7 @@ def _round(federation: Federation, task: Task) -> Round | None:
         current.held = HeldPlaces()
         for client, member in current.members.items():
             if member.state == admin_pb2.MEMBER_STATE_PENDING:
-                current.held.hold(client, until, member.bundle if member.phase == current.phase else None)
+                current.held.hold(client, None, until, member.bundle if member.phase == current.phase else None)
     if participation.counts(task.settings):
         participation.load(federation, task, current.members)
     return current
@@ -178,11 +178,13 @@ def _left_s(federation: Federation, task: Task, started_at: float | None) -> flo
     return min(max(left, settings.member_deadline_s), settings.deadline_s)
 
 
-def _lengths(store: Store, task_id: int) -> list[float]:
-    """The seconds that the last rounds took, from the first place to the end, the latest last."""
+def _report_s(store: Store, task_id: int) -> list[float]:
+    """The seconds that a client may take from place to report: half the shortest of the last rounds; empty: unknown."""
     found = schema.rounds.c
     ended = select(found.started_at, found.ended_at).where(
         found.task == task_id, found.started_at.is_not(None), found.ended_at.is_not(None)
     )
     rows = store.read(ended.order_by(found.number.desc()).limit(10))
-    return [row.ended_at - row.started_at for row in reversed(rows)]
+    # A clock that was set meanwhile makes a length that is none.
+    lengths = [row.ended_at - row.started_at for row in rows if row.ended_at > row.started_at]
+    return [min(lengths) / 2] if lengths else []

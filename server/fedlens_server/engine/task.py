@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from fedlens_proto import plans
 from fedlens_proto.blob import Layout
 from fedlens_proto.v1 import admin_pb2, check_in_pb2, manifest_pb2
+from fedlens_server.engine.arrivals.presence import Presence
 from fedlens_server.engine.cohorts.members import Participation, Round
 from fedlens_server.engine.enrolled import Profile
 from fedlens_server.planning.method import Method, Phase, State
@@ -136,8 +137,10 @@ class Task:
     most_participations: int = 0
     # Phase and median norms of the last round that rules looked at.
     bounds: tuple[int, Bounds] | None = None
-    # Seconds that the last rounds took from the first place to the end, for the pace of those that wait.
-    lengths: deque[float] = field(default_factory=lambda: deque(maxlen=10))
+    # Median seconds from place to report in each of the last rounds, for the pace of those that wait.
+    report_s: deque[float] = field(default_factory=lambda: deque(maxlen=10))
+    # Those that left their last places unused and came back without a report since.
+    leavers: Presence = field(default_factory=Presence)
     # By phase and bundle, in the order of the uploads; made when asked, then the same for the life of the task.
     upload_layouts: dict[tuple[int, bytes], tuple[Layout, ...]] = field(default_factory=dict)
 

@@ -175,6 +175,9 @@ def write_member(
             current.counts[current.members[client].state] -= 1
             current.counts[member.state] += 1
         if current.held is not None:
+            since = current.held.since(client)
+            if since is not None and member.state == admin_pb2.MEMBER_STATE_REPORTED:
+                current.report_s.append(federation.clock.elapsed() - since)
             current.held.release(client)
         current.members[client] = replace(member, evaluations="[]")
         federation.member_events[current.task, _NAMES[member.state]] += 1

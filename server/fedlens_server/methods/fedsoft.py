@@ -59,6 +59,7 @@ from fedlens_server.planning.method import (
 
 OBJECTIVE = "proximal"
 IMPORTANCE, MEAN = "importance", "mean"
+LEAST = 1e-12
 BEST = "best"  # download and option; also the entry of each client: the number of that centre
 OWN = "own"
 OPTIONS = {
@@ -102,7 +103,8 @@ class FedSoft:
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """Each centre is the mean of all models, by importance and numbers of examples."""
         trained = with_photos(updates)
-        importance = np.array([update.values[IMPORTANCE]["score"] for update in trained], np.float64)
+        # Shares are at most 1; a greater or negative one would make a single client's model the centre.
+        importance = np.clip([update.values[IMPORTANCE]["score"] for update in trained], LEAST, 1.0).astype(np.float64)
         shares = client_shares(importance, [update.num_examples for update in trained])
         models = [update.values[WEIGHTS] for update in trained]
         new = {

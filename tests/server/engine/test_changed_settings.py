@@ -6,8 +6,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from fedlens_proto.v1 import admin_pb2
+from fedlens_server.store import schema
 from tests.server.bundles import tiny_bundle
 from tests.server.engine.arrivals import Arrivals
 from tests.server.engine.test_control import change
@@ -68,7 +70,7 @@ def test_privacy_that_was_spent_under_a_higher_limit_is_told(server: Arrivals) -
 
 
 @pytest.mark.parametrize(("before_s", "after_s"), [(3600, 60), (60, 3600)])
-def test_a_changed_deadline_does_not_change_how_long_a_round_took(
+def test_a_changed_deadline_does_not_change_how_long_a_report_took(
     server: Arrivals, before_s: float, after_s: float
 ) -> None:
     server.take(goal=1, rest=0, rounds=20, deadline_s=before_s)
@@ -78,10 +80,11 @@ def test_a_changed_deadline_does_not_change_how_long_a_round_took(
     server.report(ALICE)
     server.advance()
 
-    assert list(server.task.lengths) == [pytest.approx(50, abs=1)]
+    assert list(server.task.report_s) == [50]
 
 
-def test_a_round_that_outlives_a_restart_took_all_the_time(server: Arrivals) -> None:
+def test_a_round_that_outlives_a_restart_took_all_the_time(server: Arrivals, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     server.take(goal=1, rest=0, rounds=20, deadline_s=3600, member_deadline_s=600)
     assert server.has_place(ALICE)
     server.clock.wind(5000)
@@ -90,7 +93,9 @@ def test_a_round_that_outlives_a_restart_took_all_the_time(server: Arrivals) -> 
     server.report(ALICE)
     server.advance()
 
-    assert list(server.task.lengths) == [pytest.approx(5010, abs=1)]
+    assert "'seconds': 5010" in caplog.text
+    server.reopen()
+    assert list(server.task.report_s) == [pytest.approx(5010 / 2, abs=1)]
 
 
 def test_among_those_who_rest_who_left_places_unused_comes_last(server: Arrivals) -> None:
@@ -108,6 +113,31 @@ def test_among_those_who_rest_who_left_places_unused_comes_last(server: Arrivals
     alice, dave = server.come(ALICE, DAVE)
 
     assert dave.HasField("assignment") and alice.HasField("wait")
+
+
+def test_a_member_that_asks_again_and_never_reports_leaves_its_place_to_others(server: Arrivals) -> None:
+    server.take(goal=1, rounds=20, member_deadline_s=10, patience_s=10)
+    for _ in range(3):
+        assert server.has_place(ALICE)
+        server.clock.wind(11)
+
+    alice, bob = server.come(ALICE, BOB)
+
+    assert bob.HasField("assignment") and alice.HasField("wait")
+
+
+def test_a_clock_that_was_set_back_during_a_round_makes_no_pace(server: Arrivals) -> None:
+    server.take(goal=1, rest=0, rounds=20)
+    assert server.has_place(ALICE)
+    server.clock.wind(50)
+    server.report(ALICE)
+    server.advance()
+    earlier = update(schema.rounds).values(ended_at=schema.rounds.c.started_at - 86_400)
+    server.federation.store.submit(lambda transaction: transaction.execute(earlier)).result()
+
+    server.reopen()
+
+    assert list(server.task.report_s) == []
 
 
 def test_a_drawn_member_gets_no_place_in_another_task(server: Arrivals) -> None:

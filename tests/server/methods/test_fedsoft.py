@@ -42,6 +42,17 @@ def test_each_centre_is_the_mean_by_importance_and_photos() -> None:
         after(method, state, [answer(ALICE, 1.0, [0.5, 0.5], 0)])
 
 
+@pytest.mark.parametrize("claimed", [[1e30, 1e30], [-3.0, -3.0]])
+def test_a_share_that_none_can_have_does_not_take_a_centre(claimed: list[float]) -> None:
+    method = made("fedsoft", SOFT)
+
+    state = after(method, begun(method), [answer(BOB, 4.0, [0.5, 1.0]), answer(ALICE, -1.0, claimed)])
+
+    least, most = (-1.0, 4.0)
+    assert all(least < float(state.shared[f"centre-{k}"]["fc.bias"][0]) <= most for k in range(2))
+    assert float(state.shared["centre-1"]["fc.bias"][0]) >= 1.5  # as if Alice's shares were 1, or none
+
+
 def test_with_best_a_client_starts_from_the_centre_of_its_greatest_share() -> None:
     method = made("fedsoft", SOFT, options={"start": "best"})
     check_plans(method, SOFT)

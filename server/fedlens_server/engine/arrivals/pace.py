@@ -3,6 +3,7 @@
 import random
 from statistics import fmean
 
+from fedlens_server.engine.arrivals import participation
 from fedlens_server.engine.task import Task
 from fedlens_server.engine.view import Federation
 
@@ -14,10 +15,12 @@ _generator = random.Random()
 def pause_s(federation: Federation, task: Task) -> float:
     """The pause, in seconds: uniform(0.5, 1.5) x present x length of a round / (2 x places).
 
-    Before a first round has ended, a round is taken to last a minute.
+    The length is twice the usual time from place to report: that of a round whose clients come by this pace and whose
+    members all report. How long the last rounds took would not do: where they wait for members that have left, clients
+    would come later for it, and so the next rounds would take longer still. Before a first round has ended, the length
+    is taken to be a minute.
     """
-    settings = task.settings
-    present = federation.presence.count(federation.clock.elapsed(), settings.presence_s)
-    length = fmean(task.lengths) if task.lengths else FIRST_LENGTH_S
+    length = 2 * fmean(task.report_s) if task.report_s else FIRST_LENGTH_S
+    present = participation.present(federation, task)
     pause = _generator.uniform(0.5, 1.5) * present * length / (2 * max(1, task.places))
     return min(max(pause, SHORTEST_S), LONGEST_S)

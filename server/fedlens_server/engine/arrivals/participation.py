@@ -3,7 +3,7 @@
 A task that draws its members counts only how often each has taken part, and only if that has a limit.
 
 A client rests after a report, so that those who are always here do not take every place. One that left its last two
-places unused counts as resting until it reports.
+places unused counts as resting until it reports, and a place must be free for it the longer, the more it left.
 """
 
 from collections.abc import Iterable
@@ -24,6 +24,8 @@ from fedlens_server.store.dialects import insert
 # A first quarantine lasts an hour, each further one twice as long.
 QUARANTINE_S, MAX_QUARANTINE_S = 3600.0, 30 * 86400.0
 _MISSES = 2
+# After so many, with 4 times the patience for each, all have the most.
+_MOST_MISSES = 16
 _NONE = Participation()
 _columns, _members = schema.participants.c, schema.members.c
 _insert = insert(schema.participants)
@@ -67,7 +69,12 @@ def counts(settings: TaskSettings) -> bool:
 def reported(transaction: Transaction, task: Task, client: bytes, number: int) -> None:
     """Write that a client has reported in a round."""
     _write(transaction, task, client, last_round=number, times=task.participations[client].times + 1, misses=0)
-    transaction.after_commit(lambda: note_exhausted(task, [client]))
+
+    def follow() -> None:
+        note_exhausted(task, [client])
+        task.leavers.forget(client)
+
+    transaction.after_commit(follow)
 
 
 def note_exhausted(task: Task, clients: Iterable[bytes]) -> None:
@@ -119,6 +126,23 @@ def left_places(task: Task, client: bytes) -> bool:
     return task.participations[client].misses >= _MISSES
 
 
+def patience_s(settings: TaskSettings, misses: int) -> float:
+    """The seconds for which a place must be free before it goes to a client that rests and left so many unused."""
+    if misses < _MISSES:
+        return settings.patience_s
+    return min(settings.patience_s * 4.0**misses, max(settings.patience_s, settings.member_deadline_s))
+
+
+def patiences(settings: TaskSettings) -> list[float]:
+    """All that `patience_s` may be, ascending."""
+    return sorted({patience_s(settings, misses) for misses in range(_MOST_MISSES)})
+
+
+def renewed(transaction: Transaction, task: Task, client: bytes) -> None:
+    """Write that a member has left its place unused and gets it again."""
+    _write(transaction, task, client, misses=task.participations[client].misses + 1)
+
+
 def rests(federation: Federation, task: Task, current: Round, client: bytes) -> bool:
     """Tell whether others go before a client in a round; its participation is in memory."""
     if task.takes_everyone(current.phase):
@@ -134,8 +158,13 @@ def rest_rounds(federation: Federation, task: Task) -> int:
     settings = task.settings
     if settings.rest != "fair":
         return settings.rest
-    present = federation.presence.count(federation.clock.elapsed(), settings.presence_s)
-    return floor(present / (2 * task.places))
+    return floor(present(federation, task) / (2 * task.places))
+
+
+def present(federation: Federation, task: Task) -> int:
+    """The number of clients that were seen in `presence_s`, but for those that left their last places unused."""
+    now, within_s = federation.clock.elapsed(), task.settings.presence_s
+    return max(0, federation.presence.count(now, within_s) - task.leavers.count(now, within_s))
 
 
 def _write(transaction: Transaction, task: Task, client: bytes, **changes: Any) -> None:

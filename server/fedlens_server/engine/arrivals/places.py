@@ -193,7 +193,7 @@ class Places:
             if current.held is not None:
                 times.append(current.held.next_end(self._looked_at))
             if current.free_since is not None:
-                times.append(current.free_since + task.settings.patience_s)
+                times += (current.free_since + each for each in participation.patiences(task.settings))
         return min(when for when in times if when > self._looked_at)
 
     def _give_all(self) -> None:
@@ -306,8 +306,12 @@ class Places:
                     resting.append(client)
                 else:
                     yield client
-        if current.free_since is not None and now >= current.free_since + task.settings.patience_s:
-            yield from sorted(resting, key=lambda client: _turn(task, client))
+        if current.free_since is None:
+            return
+        free_s = now - current.free_since
+        for client in sorted(resting, key=lambda client: _turn(task, client)):
+            if free_s >= participation.patience_s(task.settings, task.participations[client].misses):
+                yield client
 
     def _may_ask(self, task: Task, client: bytes, asking: Mapping[bytes, Request]) -> bool:
         """Tell whether a client can take part in a task that it asks for, and has no place elsewhere."""
@@ -349,6 +353,9 @@ def give(
         members |= members_of(federation, transaction, task, cohort._replace(downloads=enrolled), None, encoded)
     for client, member in members.items():
         transaction.later(WRITE_MEMBER, member_row(current, client, member))
+    for client in again:
+        if current.members[client].state == admin_pb2.MEMBER_STATE_PENDING:
+            participation.renewed(transaction, task, client)
     if (first := current.deadline == inf) and members:
         transaction.execute(
             update(schema.rounds)
@@ -366,7 +373,7 @@ def give(
         for client in given:
             member = current.members[client]
             bundle = member.bundle if member.phase == current.phase else None
-            held.hold(client, now + task.settings.member_deadline_s, bundle)
+            held.hold(client, now, now + task.settings.member_deadline_s, bundle)
         if first and members:
             current.started, current.deadline = now, now + task.settings.deadline_s
         federation.changed(due=True)

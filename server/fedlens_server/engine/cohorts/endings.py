@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from functools import partial
+from statistics import median
 from typing import NamedTuple
 
 from sqlalchemy import update
@@ -45,8 +46,9 @@ def write(federation: Federation, transaction: Transaction, task: Task, current:
     seconds = 0.0 if current.started is None else federation.clock.elapsed() - current.started
     if task.settings.by_arrival:
         participation.missed(transaction, task, current)
-        if current.started is not None:
-            transaction.after_commit(lambda: task.lengths.append(seconds))
+        if current.report_s:
+            typical_s = median(current.report_s)
+            transaction.after_commit(lambda: task.report_s.append(typical_s))
     state = admin_pb2.ROUND_STATE_ABANDONED if reason else admin_pb2.ROUND_STATE_COMMITTED
     now = federation.clock.now()
     transaction.execute(

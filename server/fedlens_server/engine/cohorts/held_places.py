@@ -11,17 +11,23 @@ class HeldPlaces:
 
     def __init__(self) -> None:
         """Nobody holds a place."""
+        self._since: dict[bytes, float] = {}
         self._until: dict[bytes, float] = {}
         self._bundles: dict[bytes, bytes] = {}  # of those that take one of the round's places, by digest
         self._taken: Counter[bytes] = Counter()  # of them, by bundle
         self._ends: list[tuple[float, bytes]] = []  # a heap, with times that no longer hold
         self._guard = threading.Lock()
 
-    def hold(self, client: bytes, until: float, bundle: bytes | None) -> None:
-        """Have a member with a bundle hold a place until then; None: it works beside those of the round's places."""
+    def hold(self, client: bytes, since: float | None, until: float, bundle: bytes | None) -> None:
+        """Have a member with a bundle hold a place until then; None: it works beside those of the round's places.
+
+        `since` is None where it is not known any more.
+        """
         with self._guard:
             self._release(client)
             self._until[client] = until
+            if since is not None:
+                self._since[client] = since
             heapq.heappush(self._ends, (until, client))
             if bundle is not None:
                 self._bundles[client] = bundle
@@ -31,6 +37,10 @@ class HeldPlaces:
         """Have a member hold its place no more."""
         with self._guard:
             self._release(client)
+
+    def since(self, client: bytes) -> float | None:
+        """The time since which a member holds its place; None: it holds none, or that is not known."""
+        return self._since.get(client)
 
     def until(self, client: bytes) -> float:
         """The time until which a member holds its place; 0: it holds none."""
@@ -63,6 +73,7 @@ class HeldPlaces:
                 self._release(client)
 
     def _release(self, client: bytes) -> None:
+        self._since.pop(client, None)
         self._until.pop(client, None)
         bundle = self._bundles.pop(client, None)
         if bundle is not None:

@@ -96,6 +96,7 @@ class Round:
         free_since: The time since which it has had a free place; None: it has none.
         ended_by: The operator who ended it early; empty: nobody.
         late: Members whose updates came when it was closing.
+        report_s: Seconds from place to report, of each member that had its place until then.
         encoded: Downloads by the digest of the stored set that they were made from.
     """
 
@@ -113,6 +114,7 @@ class Round:
     free_since: float | None = None
     ended_by: str = ""
     late: set[bytes] = field(default_factory=set)
+    report_s: list[float] = field(default_factory=list)
     encoded: dict[bytes, assignment_pb2.BlobSet] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
