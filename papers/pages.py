@@ -1,15 +1,16 @@
 """The pages of `docs/results`, made from templates so that every number in them comes from a kept run: `make results`.
 
 A template is a page in Markdown in which `{{ ... }}` calls one of the functions of `Numbers`. What was not run is a
-dash; a page is left as it is while one of its studies lacks a run.
+dash, and what is of a study that lacks a run is `not in yet`; a page of such studies alone is left as it is.
 """
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import jinja2
 
@@ -24,12 +25,12 @@ from fedlens.reports.tables import readable_bytes
 HERE = Path(__file__).parent
 TEMPLATES, RESULTS = HERE / "templates", HERE / "results"
 PAGES = HERE.parent / "docs" / "results"
-MISSING = "-"
+MISSING, NOT_YET = "-", "*not in yet*"
 _NOTE = "<!-- Made by `make results` from papers/templates/{}: change that file. -->\n"
 
 
 class RunMissing(Exception):
-    """A page asks for a study that lacks a run."""
+    """A study that a page asks for lacks a run."""
 
 
 class Numbers:
@@ -149,15 +150,25 @@ def p_value(p: float) -> str:
 
 
 def page(template: Path, results: Path) -> str | None:
-    """The page that a template gives with these kept runs; None while a study that it asks for lacks a run."""
+    """The page that a template gives with these kept runs; None while every study that it asks for lacks a run."""
     numbers = Numbers(results)
+    complete = set[str]()
+
+    def of(call: Callable[..., str]) -> Callable[..., str]:
+        def found(study: str, *arguments: Any, **options: Any) -> str:
+            try:
+                text = call(study, *arguments, **options)
+            except RunMissing:
+                return NOT_YET
+            complete.add(study)
+            return text
+
+        return found
+
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
-    functions = {name: getattr(numbers, name) for name in vars(Numbers) if not name.startswith("_")}
-    try:
-        text = environment.from_string(template.read_text(encoding="utf-8"), globals=functions).render()
-    except RunMissing:
-        return None
-    return _NOTE.format(template.name) + text
+    functions = {name: of(getattr(numbers, name)) for name in vars(Numbers) if not name.startswith("_")}
+    text = environment.from_string(template.read_text(encoding="utf-8"), globals=functions).render()
+    return _NOTE.format(template.name) + text if complete else None
 
 
 def main() -> int:

@@ -64,14 +64,13 @@ def test_a_number_comes_from_the_kept_runs_and_what_was_not_run_is_a_dash(
         "made('nothing')",
     ],
 )
-def test_there_is_no_page_while_a_study_has_no_run(results: Path, call: str) -> None:
-    template = results / "small.md"
-    template.write_text(f"{{{{ mean('small', 'alone', 'global_accuracy') }}}}, {{{{ {call} }}}}\n")
+def test_what_is_of_a_study_without_runs_is_not_in_yet(results: Path, call: str) -> None:
+    beside = "mean('small', 'alone', 'global_accuracy')"
 
-    assert page(template, results) is None
+    assert rendered(results, f"{{{{ {beside} }}}}, {{{{ {call} }}}}\n") == "20.0 ± 0.0, *not in yet*\n"
 
 
-def test_there_is_no_page_while_a_study_lacks_a_run(results: Path) -> None:
+def test_there_is_no_page_while_all_its_studies_lack_a_run(results: Path) -> None:
     (results / "small" / "together" / "seed-2.json.gz").unlink()
     template = results / "small.md"
     template.write_text("{{ mean('small', 'alone', 'global_accuracy') }}\n")

@@ -37,9 +37,9 @@ def test_integers_are_refused() -> None:
         planned("fedavg", tiny_bundle(with_counter=True))
 
 
-RULES = [
-    *(("exclude", True), ("clip", True), ("cap", True)),
-    *(("krum", 1), ("median", True), ("trimmed_mean", 0.1)),
+RULES: list[dict[str, Any]] = [
+    *({rule: True} for rule in ("exclude", "clip", "cap", "median")),
+    *({"trimmed_mean": 0.1}, {"krum": 1, "goal": 9, "min_reports": 5}),
 ]
 
 
@@ -49,10 +49,7 @@ RULES = [
         ({"max_participations": None}, "max_participations: found nothing, must be the rounds in which a client takes"),
         ({"personal_evaluation": True}, "personal_evaluation: found true, must be false with dp"),
         ({"max_update_norm": 3.0}, "max_update_norm: found 3.0, must be left out with dp"),
-        *(
-            ({rule: value}, f"{rule}: found .*, must be off with dp: a rule that looks at other")
-            for rule, value in RULES
-        ),
+        *((each, f"{next(iter(each))}: found .*, must be off with dp: a rule that looks at") for each in RULES),
     ],
 )
 def test_what_breaks_the_promise_is_refused(settings: dict[str, Any], message: str) -> None:
