@@ -23,7 +23,11 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("fedfomo", {"options": {"share_models": True, "others": 2}}),
     ("scaffold", {}),
     ("fedconcat", {"options": CONCAT}),
+    *((method, {}) for method in ("fedavgm", "feddyn", "fedgen", "fedproto", "fesem")),
+    ("fedsoft", {"options": {"start": "best"}}),
+    ("kt_pfl", {"options": {"weight": True}}),
 ]
+NAMES = [method + ("-weight" if more.get("options", {}).get("weight") else "") for method, more in CASES]
 
 
 class RestartingTransport(TransportWrapper):
@@ -48,7 +52,11 @@ class RestartingTransport(TransportWrapper):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("method", "more"), CASES, ids=[method for method, _ in CASES])
+@pytest.mark.parametrize(
+    ("method", "more"),
+    CASES,
+    ids=[f"{method}{'-' * bool(more)}{'-'.join(more.get('options', {}))}" for method, more in CASES],
+)
 async def test_a_server_killed_in_each_phase_ends_with_the_same_bytes(
     tmp_path: Path, photos: Path, fitting: FittingBundles, server: ServerProcess, method: str, more: dict[str, Any]
 ) -> None:

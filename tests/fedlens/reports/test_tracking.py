@@ -2,7 +2,11 @@
 
 import csv
 import importlib.util
+import sys
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,7 +15,14 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 )
 
 from fedlens.reports import tracking
-from fedlens.reports.tracking import Tracked, TrackerMissing, check_installed, write_csv, write_tensorboard
+from fedlens.reports.tracking import (
+    Tracked,
+    TrackerMissing,
+    check_installed,
+    log_to_mlflow,
+    write_csv,
+    write_tensorboard,
+)
 
 RUN = Tracked(
     "fedavg/seed-1", {"rounds": 2}, [(1, {"global_accuracy": 0.25}), (3, {"global_accuracy": 0.5, "loss": 2})]
@@ -42,6 +53,30 @@ def test_written_again_nothing_is_there_twice(tmp_path: Path) -> None:
     write_tensorboard(tmp_path, [RUN])
 
     assert len(scalars(tmp_path / "fedavg" / "seed-1")["global_accuracy"]) == 2
+
+
+def test_mlflow_is_given_each_run_with_its_settings_and_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    mlflow = ModuleType("mlflow")
+    for name in ("set_experiment", "start_run", "log_params", "log_metrics"):
+        monkeypatch.setattr(mlflow, name, partial(_noted, calls, name), raising=False)
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    run = Tracked("fedavg/seed-1", {"rounds": 2, "hyper": {"lr": 0.5}}, RUN.rounds)
+
+    log_to_mlflow("study", [run])
+
+    assert calls == [
+        ("set_experiment", ("study",), {}),
+        ("start_run", (), {"run_name": "fedavg/seed-1"}),
+        ("log_params", ({"rounds": 2, "hyper.lr": 0.5},), {}),
+        ("log_metrics", ({"global_accuracy": 0.25},), {"step": 1}),
+        ("log_metrics", ({"global_accuracy": 0.5, "loss": 2},), {"step": 3}),
+    ]
+
+
+def _noted(calls: list[Any], name: str, *arguments: Any, **options: Any) -> nullcontext[None]:
+    calls.append((name, arguments, options))
+    return nullcontext()
 
 
 def test_a_csv_has_a_column_for_every_figure_and_no_value_where_there_is_none(tmp_path: Path) -> None:

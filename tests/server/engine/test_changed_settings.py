@@ -126,6 +126,25 @@ def test_a_member_that_asks_again_and_never_reports_leaves_its_place_to_others(s
     assert bob.HasField("assignment") and alice.HasField("wait")
 
 
+@pytest.mark.parametrize("day", [86_400, -86_400])
+def test_a_jump_of_the_clock_changes_no_time_of_an_open_round(server: Arrivals, day: float) -> None:
+    server.take(goal=1, rest=0, rounds=20, member_deadline_s=600, deadline_s=3600)
+    before = server.check_in(ALICE).assignment
+
+    server.clock.jump(day)
+    server.advance()
+
+    after = server.check_in(ALICE).assignment
+    assert (after.round, after.time_left_ms) == (before.round, before.time_left_ms)
+    assert server.reason(BOB) == "next_round"
+    server.clock.wind(601)
+    assert server.has_place(BOB)
+    server.clock.wind(50)
+    server.report(BOB)
+    server.advance()
+    assert server.ends == ["committed", "open"] and list(server.task.report_s) == [50]
+
+
 def test_a_clock_that_was_set_back_during_a_round_makes_no_pace(server: Arrivals) -> None:
     server.take(goal=1, rest=0, rounds=20)
     assert server.has_place(ALICE)

@@ -1,14 +1,17 @@
 """The tools of a method: a generator and a population that follow from the task and the round alone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedlens_proto import keyed_hash
 from fedlens_server.methods import METHODS, fedavg
-from fedlens_server.planning.method import Method, MethodDefinition, Phase, State, TaskPlan, Tools, Update
+from fedlens_server.planning.method import Method, MethodDefinition, Phase, State, TaskPlan, TensorSet, Tools, Update
+from tests.server.engine.arrivals import Arrivals
 from tests.server.fakes import SEED, Bench, client_ids
 
 IDS = client_ids(9)
@@ -96,3 +99,48 @@ def test_a_restart_in_an_open_round_keeps_its_cohort_and_population(noting: Benc
 
     assert after == before == keyed_hash.cohort(bytes.fromhex(SEED), 1, IDS[:8], 2)
     assert list(value(noting, "population")) == [client.hex() for client in IDS[:8]]
+
+
+def test_with_arrivals_the_population_is_who_has_a_receipt_and_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHODS, "noting", MethodDefinition(for_task))
+    first, gone, silent, late, never = IDS[:5]
+    with closing(Arrivals(tmp_path / "arrivals")) as server:
+        server.enrol([first, gone, silent, late, never])
+        server.take(method="noting", goal=2, rest=0, rounds=9, member_deadline_s=10)
+        assert server.has_place(silent)
+        server.clock.wind(11)
+        for client in (first, gone):
+            assert server.has_place(client)
+            server.report(client)
+        server.advance()
+        server.forget(gone)
+        server.reopen()
+        for client in (first, late):
+            assert server.has_place(client)
+            server.report(client)
+        server.advance()
+
+        assert server.task.values.shared["population"] == sorted(client.hex() for client in (first, late))
+
+
+def test_who_gets_nothing_from_the_method_sits_the_phase_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left_out = IDS[0]
+
+    def leaving_out(task: TaskPlan) -> Method:
+        made = fedavg.for_task(task)
+
+        def download(phase: Phase, state: State, client: bytes | None) -> Mapping[str, TensorSet] | None:
+            return None if client == left_out else made.download(phase, state, client)
+
+        return replace(made, download=download)
+
+    monkeypatch.setitem(METHODS, "leaving_out", MethodDefinition(leaving_out))
+    with closing(Arrivals(tmp_path / "arrivals")) as server:
+        server.enrol(IDS[:2])
+        server.take(method="leaving_out", goal=2)
+
+        assert server.reason(left_out) == "phase"
+        assert server.has_place(IDS[1])
+        assert server.members().keys() == {IDS[1]}
