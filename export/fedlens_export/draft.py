@@ -153,6 +153,7 @@ class Draft:
         for_phones: quantisation.ForPhones | None,
     ) -> None:
         difference = allowed = after_epoch = None
+        masked = not self.network.has_batch_norm  # whose statistics are of all rows
         if file.function is not None:
             what = f"{source.name!r} as {pb.ProgramFormat.Name(file.format).removeprefix('PROGRAM_FORMAT_')}"
             allowed = f"{parity.TOLERANCE:g}"
@@ -162,11 +163,12 @@ class Draft:
             else:
                 # An emulation rounds to levels, so its float64 result does not show the rounding error of float32.
                 rounds = source.name == "embed" and for_phones is None
-                difference = parity.compare(source, file.function, known, self.hyper, what, rounds=rounds)
+                difference = parity.compare(
+                    source, file.function, known, self.hyper, what, rounds=rounds, masked=masked
+                )
                 if rounds:
                     allowed += f", or {parity.ROUNDINGS} x the model's own rounding"
             if trains_head:
-                masked = not self.network.has_batch_norm
                 after_epoch = parity.compare_epoch(source, file.function, known, self.hyper, what, masked=masked)
         size = len(file.raw)
         self.on_file(FileReport(source.name, file.format, size, difference, allowed, after_epoch, file.delegation))

@@ -38,6 +38,7 @@ _EMULATION_SEEDS = range(1, 17)
 # whole step, and no two implementations agree on it.
 _EPOCH_HYPER = {"eps": 1e-3}
 _WEIGHT = pb.SLOT_KIND_WEIGHT
+_OF_ALL_ROWS = (_WEIGHT, pb.SLOT_KIND_OPTIMISER, pb.SLOT_KIND_LOSS, pb.SLOT_KIND_ACCUMULATOR)
 _FED_BACK = (_WEIGHT, pb.SLOT_KIND_OPTIMISER, pb.SLOT_KIND_COUNTER)
 
 
@@ -49,6 +50,7 @@ def compare(
     what: str = "",
     *,
     rounds: bool = False,
+    masked: bool = False,
 ) -> float:
     """Run a program and its source side by side on seeded inputs.
 
@@ -59,14 +61,18 @@ def compare(
         hyper: The hyper-parameters of the program, by name.
         what: Name of program and format, for the error; empty: the name in quotes.
         rounds: The program has a whole backbone, so that `ROUNDINGS` applies.
+        masked: What rows contain that the mask leaves out may change nothing but their own results.
 
     Returns:
         The largest difference, measured as `TOLERANCE` says.
 
     Raises:
         ParityBroken: It is larger than allowed, or an output is NaN or infinite.
-        NotExportable: An output has another shape than the source declares, or a program that trains changes no weight.
+        NotExportable: An output has another shape than the source declares, a program that trains changes no weight,
+            or padding changes what is not its own.
     """
+    if masked:
+        _check_padding(source, examples(source, known, hyper, _SEEDS[0]))
     worst = 0.0
     for seed in _SEEDS:
         given = examples(source, known, hyper, seed)
@@ -186,6 +192,31 @@ def _check_outputs(source: ProgramSource, given: Sequence[Tensor], outputs: Sequ
         raise NotExportable(
             f"program {source.name!r} changes no weight: the gradients of objective {source.objective!r} are zero"
         )
+
+
+def _check_padding(source: ProgramSource, given: Sequence[Tensor]) -> None:
+    """Require that a program over rows gives the same whatever the second half contains, if that is padding."""
+    kinds = [slot.kind for slot in source.inputs]
+    if pb.SLOT_KIND_MASK not in kinds:
+        return
+    rows = len(given[kinds.index(pb.SLOT_KIND_MASK)])
+    outcomes = []
+    for filling in (0, 1):
+        filled = [tensor.clone() for tensor in given]
+        for kind, tensor in zip(kinds, filled, strict=True):
+            if kind == pb.SLOT_KIND_MASK:
+                tensor[rows // 2 :] = 0
+            elif kind in (pb.SLOT_KIND_INPUT, pb.SLOT_KIND_LABEL) and rows in tensor.shape[:2]:
+                tensor.transpose(0, tensor.shape.index(rows))[rows // 2 :] = filling
+        with torch.no_grad():
+            outcomes.append(source.function(*filled))
+    for slot, left, right in zip(source.outputs, *outcomes, strict=True):
+        if slot.kind in _OF_ALL_ROWS and not _relative(left, right) <= TOLERANCE:
+            output = f"{pb.SlotKind.Name(slot.kind)} {slot.name}".rstrip()
+            raise NotExportable(
+                f"what padding contains changes output {output} of program {source.name!r}; leave out the rows whose "
+                "mask is 0, as `without_padding` and `masked_mean` do"
+            )
 
 
 def _difference(found: Tensor, expected: Tensor, what: str, where: str, allowed: float = TOLERANCE) -> float:

@@ -156,6 +156,22 @@ def test_a_step_that_trains_nothing_or_gives_other_outputs_than_it_declares_is_r
         parity.compare(source, function, {"w": torch.ones(2)}, {})
 
 
+@pytest.mark.parametrize("views", [(), (2,)], ids=["photos", "views"])
+def test_a_program_on_which_padding_has_an_effect_is_refused(views: tuple[int, ...]) -> None:
+    rows, mask = slot(pb.SLOT_KIND_INPUT, "", (*views, 4)), slot(pb.SLOT_KIND_MASK, "", (4,))
+    total = slot(pb.SLOT_KIND_ACCUMULATOR, "total")
+
+    def source(function: Callable[..., tuple[Tensor, ...]]) -> ProgramSource:
+        return ProgramSource("totals", (rows, mask), (total,), function)
+
+    careful = source(lambda rows, mask: ((rows * mask).sum(),))
+    parity.compare(careful, careful.function, {}, {}, masked=True)
+    careless = source(lambda rows, mask: (rows.sum(),))
+    parity.compare(careless, careless.function, {}, {})
+    with pytest.raises(NotExportable, match=r"padding contains changes output SLOT_KIND_ACCUMULATOR total of program"):
+        parity.compare(careless, careless.function, {}, {}, masked=True)
+
+
 def test_what_cannot_be_traced_is_told_with_the_line_of_its_author() -> None:
     def function(rows: Tensor) -> tuple[Tensor, ...]:
         return (rows * {"gamma": rows}["gama"],)
