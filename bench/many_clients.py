@@ -144,25 +144,24 @@ async def _idle(server: Server) -> None:
 
 def throughput(folder: Path) -> Iterator[Row]:
     """Ten minutes of check-ins, and ten of updates of 10 kB: the server has one core, its clients have the other."""
-    with closing(_new_state(folder)) as store:
-        prepared_requests.enrol(store, [keyed_hash.client_id(prepared_requests.secret(i)) for i in range(UPDATES)])
     bundle = models.inert_bundle(HEAD, folder / "bundle")
     cores = sorted(os.sched_getaffinity(0))
-    with serving(folder, LIMITS) as server:
-        _pin(server.pid, cores[0])
-        os.sched_setaffinity(0, cores[-1:])
-        try:
-            yield _rate_row(server, "check-ins", 3000, _check_ins)
-            settings = {"rounds": 1000, "goal": UPDATES, "min_reports": UPDATES, "rest": 0}
-            server.create_task(bundle, ARRIVALS | settings)
-            yield _rate_row(server, "updates of 10 kB", 1000, updates)
-        finally:
-            os.sched_setaffinity(0, cores)
+    for name, least, goal, send in (("check-ins", 3000, 1, _check_ins), ("updates of 10 kB", 1000, UPDATES, updates)):
+        with closing(_new_state(folder / name)) as store:
+            prepared_requests.enrol(store, [keyed_hash.client_id(prepared_requests.secret(i)) for i in range(UPDATES)])
+        with serving(folder / name, LIMITS) as server:
+            _pin(server.pid, cores[0])
+            os.sched_setaffinity(0, cores[-1:])
+            try:
+                server.create_task(bundle, ARRIVALS | {"rounds": 1000, "goal": goal, "min_reports": goal, "rest": 0})
+                yield _rate_row(server, name, least, send)
+            finally:
+                os.sched_setaffinity(0, cores)
 
 
 async def _check_ins(server: Server) -> float:
-    """Check-ins a second, over some seconds."""
-    prepared = [prepared_requests.check_in(i) for i in range(CONNECTIONS)] * 1000
+    """Check-ins a second, over some seconds, of clients that find the round full."""
+    prepared = [prepared_requests.check_in(i % UPDATES) for i in range(1000 * CONNECTIONS)]
     lasted, _ = await prepared_requests.send_all(server.url, prepared, CONNECTIONS)
     return len(prepared) / lasted
 
