@@ -7,13 +7,18 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
+from fedlens_proto import plugins
+
+_PLUGIN_GROUPS = ("fedlens.methods", "fedlens.objectives", "fedlens.programs")
 _CPU_INFO = Path("/proc/cpuinfo")
 _ROOT = Path(__file__).parents[2]  # of a checkout
 
 
 def made() -> Mapping[str, str]:
-    """The versions of FedLens, torch, numpy and Python; the processor; the commit, in a git checkout."""
+    """The versions of FedLens, torch, numpy, Python and packages with plug-ins; the processor; a checkout's commit."""
     found = {name: version(name) for name in ("fedlens", "torch", "numpy")}
+    entries = (entry for group in _PLUGIN_GROUPS for entry in plugins.installed(group))
+    found |= {entry.dist.name: entry.dist.version for entry in entries if entry.dist is not None}
     found |= {"python": platform.python_version(), "system": f"{platform.system()} on {platform.machine()}"}
     cores, name = processor()
     found["processor"] = f"{cores} x {name}"
