@@ -137,7 +137,7 @@ class Task:
     most_participations: int = 0
     # Phase and median norms of the last round that rules looked at.
     bounds: tuple[int, Bounds] | None = None
-    # Median seconds from place to report in each of the last rounds, for the pace of those that wait.
+    # Mean seconds from place to report in each of the last rounds, for the pace of those that wait.
     report_s: deque[float] = field(default_factory=lambda: deque(maxlen=10))
     # Those that left their last places unused and came back without a report since.
     leavers: Presence = field(default_factory=Presence)

@@ -15,7 +15,7 @@ _generator = random.Random()
 def pause_s(federation: Federation, task: Task) -> float:
     """The pause, in seconds: uniform(0.5, 1.5) x present x length of a round / (2 x places).
 
-    The length is twice the usual time from place to report: that of a round whose clients come by this pace and whose
+    The length is twice the mean time from place to report: that of a round whose clients come by this pace and whose
     members all report. How long the last rounds took would not do: where they wait for members that have left, clients
     would come later for it, and so the next rounds would take longer still. Before a first round has ended, the length
     is taken to be a minute.

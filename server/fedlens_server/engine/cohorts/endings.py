@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from functools import partial
-from statistics import median
+from statistics import fmean
 from typing import NamedTuple
 
 from sqlalchemy import update
@@ -47,8 +47,8 @@ def write(federation: Federation, transaction: Transaction, task: Task, current:
     if task.settings.by_arrival:
         participation.missed(transaction, task, current)
         if current.report_s:
-            typical_s = median(current.report_s)
-            transaction.after_commit(lambda: task.report_s.append(typical_s))
+            mean_s = fmean(current.report_s)
+            transaction.after_commit(lambda: task.report_s.append(mean_s))
     state = admin_pb2.ROUND_STATE_ABANDONED if reason else admin_pb2.ROUND_STATE_COMMITTED
     now = federation.clock.now()
     transaction.execute(
