@@ -24,7 +24,7 @@ from fedlens_server.store.dialects import insert
 # A first quarantine lasts an hour, each further one twice as long.
 QUARANTINE_S, MAX_QUARANTINE_S = 3600.0, 30 * 86400.0
 _MISSES = 2
-# After so many, with 4 times the patience for each, all have the most.
+# More than so many make no difference.
 _MOST_MISSES = 16
 _NONE = Participation()
 _columns, _members = schema.participants.c, schema.members.c
@@ -130,12 +130,13 @@ def patience_s(settings: TaskSettings, misses: int) -> float:
     """The seconds for which a place must be free before it goes to a client that rests and left so many unused."""
     if misses < _MISSES:
         return settings.patience_s
-    return min(settings.patience_s * 4.0**misses, max(settings.patience_s, settings.member_deadline_s))
+    longest_s = max(settings.patience_s, settings.member_deadline_s)
+    return min(settings.patience_s * 4.0 ** min(misses, _MOST_MISSES), longest_s)
 
 
 def patiences(settings: TaskSettings) -> list[float]:
     """All that `patience_s` may be, ascending."""
-    return sorted({patience_s(settings, misses) for misses in range(_MOST_MISSES)})
+    return sorted({patience_s(settings, misses) for misses in range(_MOST_MISSES + 1)})
 
 
 def renewed(transaction: Transaction, task: Task, client: bytes) -> None:
