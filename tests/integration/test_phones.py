@@ -25,7 +25,8 @@ from tests.server.networks import network
 TASKS = ("shared", "personal")
 # Nobody is there from 8 to 16 o'clock; the emulation begins at 1:46.
 HOURS = (*[0.25] * 6, 0.1, 0.05, *[0.0] * 8, *[0.05] * 4, 0.1, 0.1, 0.2, 0.25)
-ROUGH = FaultRates(seed=4, vanish=0.3, delay=0.2, loss=0.1, duplicate=0.1, corrupt=0.03, nan=0.02, delay_seconds=600)
+# Emulated phones train in no time, and phones are told to come by the time that training takes: so 40 % take some more.
+ROUGH = FaultRates(seed=4, vanish=0.3, delay=0.4, loss=0.1, duplicate=0.1, corrupt=0.03, nan=0.02, delay_seconds=90)
 # Reasons that the table of states has for a round of FedAvg; see `aggregation`.
 ABANDONED = re.compile(r"\d+ valid updates came, \d+ are needed \(.*\)")
 # Answers to a phone that finds no work.
@@ -78,7 +79,7 @@ async def test_rounds_go_on_with_two_thousand_phones_that_come_and_go(tmp_path: 
     for earlier, later, last in zip(before, after, shown, strict=True):
         assert len(later.rounds) - len(earlier.rounds) <= 1
         assert later.rounds[-1].state == admin_pb2.ROUND_STATE_OPEN
-        assert last.task.rounds_committed > later.task.rounds_committed > 5
+        assert last.task.rounds_committed > later.task.rounds_committed > 8
     assert seen.waits.keys() <= WAITS
     # Phones asked at the time that they were told, and never had two assignments.
     assert (seen.early, seen.doubly) == (set(), set())
