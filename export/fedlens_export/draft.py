@@ -83,7 +83,7 @@ class Draft:
             for_phones: For a quantised `embed`, the program for phones, which the source only emulates.
 
         Raises:
-            NotExportable: It cannot be lowered to a format.
+            NotExportable: It cannot be lowered to a format, or `parity.check` refuses it.
             ParityBroken: A file computes something else.
         """
         name = source.name
@@ -102,6 +102,7 @@ class Draft:
             function = pte_program.load(source, raw)
             files.append(_File(pb.PROGRAM_FORMAT_PTE, raw, function, delegation))
         self.on_stage(f"comparing {name} with the model")
+        parity.check(source, known, self.hyper, masked=not self.network.has_batch_norm)
         for file in files:
             self._compare(source, file, known, trains_head, for_phones)
         self.programs.append(
@@ -153,7 +154,6 @@ class Draft:
         for_phones: quantisation.ForPhones | None,
     ) -> None:
         difference = allowed = after_epoch = None
-        masked = not self.network.has_batch_norm  # whose statistics are of all rows
         if file.function is not None:
             what = f"{source.name!r} as {pb.ProgramFormat.Name(file.format).removeprefix('PROGRAM_FORMAT_')}"
             allowed = f"{parity.TOLERANCE:g}"
@@ -163,12 +163,11 @@ class Draft:
             else:
                 # An emulation rounds to levels, so its float64 result does not show the rounding error of float32.
                 rounds = source.name == "embed" and for_phones is None
-                difference = parity.compare(
-                    source, file.function, known, self.hyper, what, rounds=rounds, masked=masked
-                )
+                difference = parity.compare(source, file.function, known, self.hyper, what, rounds=rounds)
                 if rounds:
                     allowed += f", or {parity.ROUNDINGS} x the model's own rounding"
             if trains_head:
+                masked = not self.network.has_batch_norm
                 after_epoch = parity.compare_epoch(source, file.function, known, self.hyper, what, masked=masked)
         size = len(file.raw)
         self.on_file(FileReport(source.name, file.format, size, difference, allowed, after_epoch, file.delegation))

@@ -42,6 +42,27 @@ _OF_ALL_ROWS = (_WEIGHT, pb.SLOT_KIND_OPTIMISER, pb.SLOT_KIND_LOSS, pb.SLOT_KIND
 _FED_BACK = (_WEIGHT, pb.SLOT_KIND_OPTIMISER, pb.SLOT_KIND_COUNTER)
 
 
+def check(source: ProgramSource, known: Mapping[str, Tensor], hyper: Mapping[str, Hyper], *, masked: bool) -> None:
+    """Find what is wrong in a program's source, whatever file it is lowered to, on seeded inputs.
+
+    Args:
+        source: Source of the program.
+        known: Values of weights and frozen tensors, by name.
+        hyper: The hyper-parameters of the program, by name.
+        masked: What rows contain that the mask leaves out may change nothing but their own results.
+
+    Raises:
+        NotExportable: An output has another shape than the source declares, a program that trains changes no weight,
+            or padding changes what is not its own.
+    """
+    inputs = [examples(source, known, hyper, seed) for seed in _SEEDS]
+    with torch.no_grad():
+        for given in inputs:
+            _check_outputs(source, given, source.function(*given))
+        if masked:
+            _check_padding(source, inputs[0])
+
+
 def compare(
     source: ProgramSource,
     program: lowering.Function,
@@ -50,7 +71,6 @@ def compare(
     what: str = "",
     *,
     rounds: bool = False,
-    masked: bool = False,
 ) -> float:
     """Run a program and its source side by side on seeded inputs.
 
@@ -61,24 +81,18 @@ def compare(
         hyper: The hyper-parameters of the program, by name.
         what: Name of program and format, for the error; empty: the name in quotes.
         rounds: The program has a whole backbone, so that `ROUNDINGS` applies.
-        masked: What rows contain that the mask leaves out may change nothing but their own results.
 
     Returns:
         The largest difference, measured as `TOLERANCE` says.
 
     Raises:
         ParityBroken: It is larger than allowed, or an output is NaN or infinite.
-        NotExportable: An output has another shape than the source declares, a program that trains changes no weight,
-            or padding changes what is not its own.
     """
-    if masked:
-        _check_padding(source, examples(source, known, hyper, _SEEDS[0]))
     worst = 0.0
     for seed in _SEEDS:
         given = examples(source, known, hyper, seed)
         with torch.no_grad():
             found, expected = program(*given), source.function(*given)
-        _check_outputs(source, given, expected)
         pairs = list(zip(source.outputs, found, expected, strict=True))
         # float64 is slow, so its result is computed only if needed.
         is_near = not rounds or all(_relative(left, right) <= TOLERANCE for _, left, right in pairs)
@@ -208,8 +222,7 @@ def _check_padding(source: ProgramSource, given: Sequence[Tensor]) -> None:
                 tensor[rows // 2 :] = 0
             elif kind in (pb.SLOT_KIND_INPUT, pb.SLOT_KIND_LABEL) and rows in tensor.shape[:2]:
                 tensor.transpose(0, tensor.shape.index(rows))[rows // 2 :] = filling
-        with torch.no_grad():
-            outcomes.append(source.function(*filled))
+        outcomes.append(source.function(*filled))
     for slot, left, right in zip(source.outputs, *outcomes, strict=True):
         if slot.kind in _OF_ALL_ROWS and not _relative(left, right) <= TOLERANCE:
             output = f"{pb.SlotKind.Name(slot.kind)} {slot.name}".rstrip()

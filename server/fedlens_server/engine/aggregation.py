@@ -130,13 +130,13 @@ def _aggregate(federation: Federation, task: Task, current: Round, open_blobs: E
         if admit is not None and late:
             before = of_method(lambda: admit(phase, before, _opened(late, open_blobs), tools))
         ruled, bounds = of_method(lambda: _ruled(task, current, _opened(updates, open_blobs)))
-        new = of_method(lambda: method_state.checked(task.method.aggregate(phase, before, ruled, tools)))
+        new = of_method(lambda: task.method.aggregate(phase, before, ruled, tools))
         following = task.phase_of(task.committed + 1)
         begins = current.phase < following < task.method_phases
         if begins:
             later = method_calls.tools(federation, task, following, current.number, population)
             later = replace(later, generator=tools.generator)
-            new = of_method(lambda: task.method.begin(task.phases[following], new, later))
+            new = of_method(lambda: task.method.begin(task.phases[following], method_state.checked(new), later))
         prepared = of_method(lambda: method_state.prepare(federation.store, task.values, new, open_blobs))
         if not begins:
             of_method(lambda: _need_same_model(task.values, prepared))

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -242,9 +243,9 @@ def checked(state: object) -> State:
             raise BadState(f"clients: found key {client!r}, must be a client's id, {_ID_BYTES} bytes")
         if not isinstance(own, Mapping):
             raise BadState(f"clients: found a {type(own).__name__} for a client, must be its entries by name")
-    for key in _by_key(state):
-        if not isinstance(key.name, str) or not key.name:
-            raise BadState(f"found entry {key.name!r}, must be a name")
+    for name in chain(state.shared, *state.clients.values()):
+        if not isinstance(name, str) or not name:
+            raise BadState(f"found entry {name!r}, must be a name")
     return state
 
 

@@ -112,7 +112,12 @@ def missed(transaction: Transaction, task: Task, current: Round) -> None:
         if member.state == admin_pb2.MEMBER_STATE_PENDING and client in task.participations:
             state = admin_pb2.MEMBER_STATE_LATE if client in current.late else admin_pb2.MEMBER_STATE_MISSED
             transaction.later(_MISS, {"t": current.task, "r": current.number, "c": client, "s": state})
-            _write(transaction, task, client, misses=task.participations[client].misses + 1)
+            left_place(transaction, task, client)
+
+
+def left_place(transaction: Transaction, task: Task, client: bytes) -> None:
+    """Write that a client has left its place unused: the round is over, or it takes the place again."""
+    _write(transaction, task, client, misses=task.participations[client].misses + 1)
 
 
 def population(federation: Federation, task: Task) -> tuple[bytes, ...]:
@@ -137,11 +142,6 @@ def patience_s(settings: TaskSettings, misses: int) -> float:
 def patiences(settings: TaskSettings) -> list[float]:
     """All that `patience_s` may be, ascending."""
     return sorted({patience_s(settings, misses) for misses in range(_MOST_MISSES + 1)})
-
-
-def renewed(transaction: Transaction, task: Task, client: bytes) -> None:
-    """Write that a member has left its place unused and gets it again."""
-    _write(transaction, task, client, misses=task.participations[client].misses + 1)
 
 
 def rests(federation: Federation, task: Task, current: Round, client: bytes) -> bool:

@@ -306,9 +306,8 @@ class Places:
                     resting.append(client)
                 else:
                     yield client
-        if current.free_since is None:
+        if current.free_since is None or (free_s := now - current.free_since) < task.settings.patience_s:
             return
-        free_s = now - current.free_since
         for client in sorted(resting, key=lambda client: _turn(task, client)):
             if free_s >= participation.patience_s(task.settings, task.participations[client].misses):
                 yield client
@@ -355,7 +354,7 @@ def give(
         transaction.later(WRITE_MEMBER, member_row(current, client, member))
     for client in again:
         if current.members[client].state == admin_pb2.MEMBER_STATE_PENDING:
-            participation.renewed(transaction, task, client)
+            participation.left_place(transaction, task, client)
     if (first := current.deadline == inf) and members:
         transaction.execute(
             update(schema.rounds)
