@@ -38,7 +38,7 @@ def check_in(
         Unknown: The task named is none that this client can run.
     """
     client = federation.authenticate(client_id)
-    federation.presence.saw(client_id, federation.clock.elapsed())
+    federation.presence.saw(client_id, client.profile, federation.clock.elapsed())
     tasks = _tasks(federation, client)
     if request.task:
         federation.task(request.task)
@@ -285,7 +285,7 @@ def _wait_for_place(
 ) -> check_in_pb2.Wait:
     current = task.round
     if client.id in task.participations and participation.left_places(task, client.id):
-        task.leavers.saw(client.id, federation.clock.elapsed())
+        task.leavers.saw(client.id, client.profile, federation.clock.elapsed())
     reason = places.obstacle(federation, task, current, client.id, request)
     if reason is None:
         rests = False

@@ -74,6 +74,7 @@ def enrol(
 
     def follow() -> None:
         federation.clients.put(client, profile)
+        federation.presence.changed(client, profile)
         for task in federation.tasks.values():
             task.current_models.pop(client, None)
         rounds.start_ready(federation)

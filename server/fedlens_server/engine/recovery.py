@@ -79,7 +79,7 @@ def _load_clients(federation: Federation) -> None:
             profile = profiles[role, raw, revoked] = Profile(role=role, raw=raw, revoked=revoked)
         federation.clients.put(client, profile)
         if last_seen is not None:
-            federation.presence.restore(client, last_seen - started)
+            federation.presence.restore(client, profile, last_seen - started)
 
 
 def _forgotten(federation: Federation) -> set[bytes]:

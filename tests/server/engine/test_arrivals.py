@@ -14,7 +14,7 @@ from fedlens_server.errors import RoundClosed
 from fedlens_server.planning.task_settings import SettingsError
 from tests.server.concatenated import concatenated
 from tests.server.engine.arrivals import Arrivals
-from tests.server.fakes import ALICE, BOB, CAROL, DAVE, EVALUATORS, EVE, client_ids, update_of
+from tests.server.fakes import ALICE, BOB, CAROL, DAVE, EVALUATORS, EVE, PHONE, client_ids, update_of
 from tests.server.methods.test_fedap import with_running_statistics
 from tests.server.networks import network
 
@@ -451,6 +451,21 @@ def test_pauses_grow_with_those_present(server: Arrivals) -> None:
     assert server.come(CAROL)[0].wait.retry_after_ms > 20 * few
 
 
+def test_evaluators_and_clients_that_cannot_run_the_model_slow_nobody_down(server: Arrivals) -> None:
+    server.take(goal=1, min_reports=1, rest="fair", rounds=9)
+    crowd = [client for client in client_ids(400) if client not in EVERYBODY]
+    judges, others = crowd[:200], crowd[200:]
+    server.enrol(judges, EVALUATORS)
+    server.enrol(others, capabilities=PHONE)
+    server.come(*judges)
+    server.come(*others)
+    server.report(ALICE)
+    server.advance()
+
+    assert server.has_place(ALICE)  # with 400 others it would rest for 200 rounds
+    assert server.come(BOB)[0].wait.retry_after_ms < 2 * 60_000
+
+
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
@@ -499,7 +514,7 @@ def test_who_stays_is_stored_again_after_an_hour(server: Arrivals) -> None:
     presence = server.federation.presence
     stored = []
     for minute in range(0, 130, 10):
-        presence.saw(ALICE, 60.0 * minute)
+        presence.saw(ALICE, server.federation.clients[ALICE].profile, 60.0 * minute)
         stored += presence.take_unsaved().values()
 
     assert stored == [0.0, 3600.0, 7200.0]

@@ -163,9 +163,10 @@ def rest_rounds(federation: Federation, task: Task) -> int:
 
 
 def present(federation: Federation, task: Task) -> int:
-    """The number of clients that were seen in `presence_s`, but for those that left their last places unused."""
+    """The number of clients that may train and were seen in `presence_s`, without those that left their last places."""
     now, within_s = federation.clock.elapsed(), task.settings.presence_s
-    return max(0, federation.presence.count(now, within_s) - task.leavers.count(now, within_s))
+    here, leavers = (each.count(now, within_s, task.may_train) for each in (federation.presence, task.leavers))
+    return max(0, here - leavers)
 
 
 def _write(transaction: Transaction, task: Task, client: bytes, **changes: Any) -> None:

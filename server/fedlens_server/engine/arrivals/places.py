@@ -140,7 +140,7 @@ class Places:
         federation = self._federation
         now = federation.clock.elapsed()
         client = federation.authenticate(client_id)
-        federation.presence.saw(client_id, now)
+        federation.presence.saw(client_id, client.profile, now)
         if not client.profile.is_trainer or held_place(federation, client_id) is not None:
             return None
         may_have = any(

@@ -113,5 +113,7 @@ def _write(transaction: Transaction, clients: list[bytes], **values: float | str
 
 def _follow(federation: Federation, clients: Iterable[bytes], banned: bool) -> None:
     for client in clients:
-        federation.clients.put(client, replace(federation.clients[client].profile, revoked=banned))
+        profile = replace(federation.clients[client].profile, revoked=banned)
+        federation.clients.put(client, profile)
+        federation.presence.changed(client, profile)
     federation.changed(clients=clients)
