@@ -9,7 +9,7 @@ same command goes on from there. It prints the table of docs/robust-rules.md.
 
     attack     what a bad client uploads instead of its update
     absent     that it had no photos: no attack, but the others lack what it knows
-    huge       3e38 for every weight
+    huge       3e38 for every weight or, of a client that uploads none, for every value of its tables
     flip       what it was sent minus its change
     noise      what it was sent plus Gaussian noise, 10 times as long as its change
     photos     its update, with the claim of 10^6 photos
@@ -113,6 +113,7 @@ METHODS = {
     "fesem": f"{LINEAR}\noptions = {{ clusters = 2 }}",
     "fedsoft": f"{LINEAR}\noptions = {{ clusters = 2 }}",
     "pfedsim": f"{HIDDEN}\noptions = {{ warm_up = 0.5 }}",
+    "fedproto": HIDDEN,
     "fedfomo": f"{LINEAR}\noptions = {{ share_models = true, others = 5, validation_percent = 20 }}",
     "fedbn": 'models = ["lenet5_bn"]',
     "fedconcat": CONCATENATED,
@@ -167,8 +168,10 @@ class LyingTransport(TransportWrapper):
         if self._attack == "absent":
             message.num_examples = 0
             message.class_counts[:] = [0] * len(message.class_counts)
+        has_weights = any(upload.name == WEIGHTS for upload in message.uploads)
         for i, upload in enumerate(message.uploads):
-            if self._attack in ("huge", "flip", "noise") and upload.name == WEIGHTS and message.num_examples:
+            is_meant = upload.name == WEIGHTS or not has_weights
+            if self._attack in ("huge", "flip", "noise") and is_meant and message.num_examples:
                 uploaded = dict(blob.Blob.from_bytes(_raw(sent[i])))
                 sent[i] = changed = blob.encode(self._changed(task, round_number, uploaded))
                 upload.sha256 = sha256(changed).digest()

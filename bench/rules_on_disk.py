@@ -29,8 +29,8 @@ def measure(folder: Path) -> list[Row]:
     paths = models.write_blobs(models.resnet18(), folder / "blobs", CLIENTS)
     rules: dict[str, tuple[Rule, float]] = {
         "exclude, clip and cap": (_defaults, 1.6),
-        "median": (lambda updates: [middle_update(updates, None)], 6.0),
-        "trimmed mean of 10 %": (lambda updates: [middle_update(updates, 0.1)], 6.0),
+        "median": (lambda updates: [middle_update(updates, lambda count: (count - 1) // 2)], 6.0),
+        "trimmed mean of 10 %": (lambda updates: [middle_update(updates, lambda count: count // 10)], 6.0),
         "krum of 5": (lambda updates: krum(updates, 5), 4.0),
     }
     rows: list[Row] = []

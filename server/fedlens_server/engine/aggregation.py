@@ -172,8 +172,9 @@ def _ruled(task: Task, current: Round, updates: list[Update]) -> tuple[list[Upda
         updates, bounds = robust.clip(updates, bounds, tensors)
     if settings.cap:
         updates = robust.cap(updates)
-    if settings.median or settings.trimmed_mean is not None:
-        updates = [middle_update(updates, settings.trimmed_mean)]
+    of_weights = any(upload.name == WEIGHTS for upload in task.phases[current.phase].plan.uploads)
+    if (settings.median or settings.trimmed_mean) and of_weights:  # of tables a method takes the middle itself
+        updates = [middle_update(updates, settings.left_out)]
     if settings.dp is not None:
         shapes = shapes_of(task.phases[current.phase], task.bundles_of(current.phase)[0].manifest)
         goal = settings.cohort_size or len(current.members)
@@ -202,7 +203,9 @@ def _updates(federation: Federation, task: Task, current: Round) -> list[Update]
             class_counts=member.class_counts,
             label_distribution=member.label_distribution,
             norms=member.norms,
-            bases={} if member.norms is None else starts(member.phase, member.bundle, member.norms.nearest),
+            bases=starts(member.phase, member.bundle, member.norms.nearest)
+            if member.norms and WEIGHTS in values
+            else {},
         )
 
     return [

@@ -26,7 +26,7 @@ from fedlens_server.planning.batch_norm import with_batch_norm
 from fedlens_server.planning.local_plans import FINE_TUNED, START, assemble, evaluate, rule, source
 from fedlens_server.planning.method import GLOBAL, Method, Phase, TaskPlan
 from fedlens_server.planning.task_settings import SettingsError, TaskSettings
-from fedlens_server.rules.fitting import need_shared
+from fedlens_server.rules.fitting import need_fitting
 from fedlens_server.rules.privacy_plan import need_private
 from fedlens_server.rules.robust import Bounds
 
@@ -49,7 +49,7 @@ def plan(settings: TaskSettings, bundles: tuple[TaskBundle, ...]) -> tuple[Metho
     task = TaskPlan(settings=settings, manifests=manifests, options=options.read(settings, definition.options))
     for manifest in task.ordinary:
         task_settings.check_hyper_values(settings, manifest.hyper_parameters)
-    need_shared(settings, definition.shares)
+    need_fitting(settings, definition)
     try:
         method = with_batch_norm(definition.for_task, task)
         phases = list(method.phases)

@@ -25,7 +25,6 @@ from fedlens_server.errors import (
     UpdateDiffers,
     UpdateInvalid,
 )
-from fedlens_server.planning.local_plans import WEIGHTS
 from fedlens_server.planning.method import Norms
 from fedlens_server.store import PendingBlob, Transaction, schema
 
@@ -216,7 +215,7 @@ def _store(
         num_examples=header.num_examples if membership.task.settings.dp is None else 0,
         class_counts=tuple(header.class_counts) or None,
         label_distribution=tuple(header.label_distribution) or None,
-        norms=next((found for each, found in zip(header.uploads, norms, strict=False) if each.name == WEIGHTS), None),
+        norms=vetting.norms_for_rules([upload.name for upload in header.uploads], norms),
         evaluations=evaluation.to_json(header.evaluations),
         blobs={upload.name: blob.digest for upload, blob in zip(header.uploads, blobs, strict=True)},
     )

@@ -1,7 +1,7 @@
 """Vetting of updates: whether header, statistics and norm are what the assignment asked for."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import inf, isfinite, prod, sqrt
+from math import hypot, inf, isfinite, prod, sqrt
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from fedlens_proto import plans
 from fedlens_proto.layout import TensorSpec
 from fedlens_proto.v1 import assignment_pb2, blob_pb2, update_pb2
 from fedlens_server.engine.task import Task, TaskBundle
+from fedlens_server.planning.local_plans import WEIGHTS
 from fedlens_server.planning.method import Norms, TensorSet, span
 from fedlens_server.planning.task_settings import MAX_COUNT
 from fedlens_server.store import PendingBlob, RestoredTensors, Store, StoredTensors
@@ -85,9 +86,20 @@ def upload_norms(
         sent = StoredTensors.of_pending(blob)
         uploaded = RestoredTensors(downloads[upload.base], sent) if upload.base else sent
         floats = [spec for spec in sent.layout.specs if spec.dtype != blob_pb2.DTYPE_INT64]
+        if upload.name != WEIGHTS:
+            norms.append(Norms(0.0, 0.0, sqrt(_squares(uploaded, floats, None))))
+            continue
         starts = plans.starts(local_plan, upload, bundle.manifest)
         norms.append(_norms(uploaded, floats, starts, downloads, bundle.buffers))
     return tuple(norms)
+
+
+def norms_for_rules(names: Sequence[str], norms: Sequence[Norms]) -> Norms | None:
+    """The norms that rules look at, of uploads of these names: those of the weights or, without any, of all tables."""
+    by_name = dict(zip(names, norms, strict=False))
+    if WEIGHTS in by_name or not by_name:
+        return by_name.get(WEIGHTS)
+    return Norms(0.0, 0.0, hypot(*(each.own for each in by_name.values())))
 
 
 def _norms(

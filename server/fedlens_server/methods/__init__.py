@@ -60,10 +60,12 @@ METHODS: dict[str, MethodDefinition] = {
     "fedfomo": MethodDefinition(fedfomo.for_task, comparing("others"), options=fedfomo.OPTIONS),
     "fedgen": MethodDefinition(fedgen.for_task, always("generated"), options=fedgen.OPTIONS, shares=Shared.MODEL),
     "fedlc": MethodDefinition(fedlc.for_task, always("calibrated_logits"), shares=Shared.ONLY_MEAN),
-    "fedmd": MethodDefinition(fedmd.for_task, always("distil_scores", public=True), options=fedmd.OPTIONS),
+    "fedmd": MethodDefinition(
+        fedmd.for_task, always("distil_scores", public=True), options=fedmd.OPTIONS, middles=True
+    ),
     "fedns": MethodDefinition(fedns.for_task, shares=Shared.MODEL),
     "fedper": MethodDefinition(fedper.for_task, shares=Shared.ONLY_MEAN),
-    "fedproto": MethodDefinition(fedproto.for_task, always("prototypes")),
+    "fedproto": MethodDefinition(fedproto.for_task, always("prototypes"), middles=True),
     "fedprox": MethodDefinition(fedprox.for_task, always("proximal"), shares=Shared.ONLY_MEAN),
     "fedrep": MethodDefinition(fedrep.for_task, options=fedrep.OPTIONS, shares=Shared.ONLY_MEAN),
     "fedrs": MethodDefinition(

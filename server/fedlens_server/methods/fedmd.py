@@ -14,7 +14,7 @@ digests: `distil_scores` by the absolute error, as in the paper, `distil_scores_
 
 Deviations: a round is one exchange: the consensus is of the rounds before. Clients outside a round count with their
 last scores. The consensus is over all public photos, not over a new subset in each round. A client that is not in the
-first round has no transfer learning.
+first round has no transfer learning. With `median` or `trimmed_mean` the consensus is the middle of the scores.
 
 State: `teacher`; of each client `predictions`, the uploaded blob itself.
 """
@@ -25,6 +25,7 @@ import numpy as np
 
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_server.methods.arithmetic.linear_combination import LazyTensor, Tensor, linear_combination
+from fedlens_server.methods.arithmetic.middle import middle
 from fedlens_server.methods.kt_pfl import (
     FIRST,
     PREDICTIONS,
@@ -80,7 +81,10 @@ def for_task(task: TaskPlan) -> Method:
     def aggregate(phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         after = state.with_clients({update.client: {PREDICTIONS: update.values[PREDICTIONS]} for update in updates})
         tables = [after.clients[client][PREDICTIONS] for client in answered(after)]
-        mean = consensus([LazyTensor(table, SCORES, shape, np.dtype(np.float32)) for table in tables])
+        if cut := task.settings.left_out(len(tables)):
+            mean = middle([table[SCORES] for table in tables], cut).astype(np.float32)
+        else:
+            mean = consensus([LazyTensor(table, SCORES, shape, np.dtype(np.float32)) for table in tables])
         return after.with_shared(**{TEACHER: {SCORES: mean}})
 
     return Method(

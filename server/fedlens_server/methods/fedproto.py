@@ -16,10 +16,11 @@ uploads the mean features of its photos under the trained weights. It predicts w
 Deviations: the mean over clients is plain, as in the authors' code; the printed Equation 6 weighs by photos and divides
 by the number of clients once more, which would shrink prototypes. A class that no client of the round has keeps its
 last prototype, where the authors' code, which asks all clients in each round, loses it. Client means are of the trained
-weights, not over the last epoch while weights change. `nearest` is not limited to the client's own classes.
+weights, not over the last epoch while weights change. `nearest` is not limited to the client's own classes. A task with
+`median` or `trimmed_mean` takes that of each class's prototypes instead, over the clients that have the class.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,6 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedlens_proto.manifest import INITIAL, program
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_server.methods.arithmetic.linear_combination import in_order
+from fedlens_server.methods.arithmetic.middle import middle
 from fedlens_server.methods.fedavg import single_phase
 from fedlens_server.planning import bundles
 from fedlens_server.planning.local_plans import (
@@ -55,7 +57,11 @@ Floats = NDArray[np.float32]
 
 
 def global_prototypes(
-    prototypes: ArrayLike, has: ArrayLike, previous: ArrayLike, previous_has: ArrayLike
+    prototypes: ArrayLike,
+    has: ArrayLike,
+    previous: ArrayLike,
+    previous_has: ArrayLike,
+    left_out: Callable[[int], int] = lambda owners: 0,
 ) -> tuple[Floats, Floats]:
     """The plain mean of each class's prototypes over the clients that have the class.
 
@@ -64,6 +70,8 @@ def global_prototypes(
         has: Above 0 for the classes that a client has, [clients, classes].
         previous: The global prototypes before the round, float[classes, d].
         previous_has: Above 0 for the classes that have one, [classes].
+        left_out: How many of the values of so many owners the mean leaves out at each end; as many as leave one or two
+            give the median.
 
     Returns:
         Prototypes, float32[classes, d], and 1 for each class that has one, else 0, float32[classes]. A class that no
@@ -75,19 +83,11 @@ def global_prototypes(
     values = np.where(owned[:, :, None], np.asarray(prototypes, np.float64), 0.0)
     owners = owned.sum(axis=0)
     mean = values.sum(axis=0) / np.maximum(owners, 1)[:, None]
+    for row in np.flatnonzero([left_out(int(count)) > 0 for count in owners]):
+        mean[row] = middle(values[owned[:, row], row], left_out(int(owners[row])))
     known = (owners > 0) | (np.asarray(previous_has) > 0)
     result = np.where((owners > 0)[:, None], mean, np.asarray(previous, np.float64))
     return np.where(known[:, None], result, 0.0).astype(np.float32), known.astype(np.float32)
-
-
-def aggregate(phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
-    """The state with the mean prototypes of the round."""
-    tables = [update.values[PROTOTYPES] for update in in_order(updates)]
-    before = state.shared[PROTOTYPES]
-    means, has = global_prototypes(
-        [table[PROTOTYPES] for table in tables], [table[HAS] for table in tables], before[PROTOTYPES], before[HAS]
-    )
-    return state.with_shared(**{PROTOTYPES: {PROTOTYPES: means, HAS: has}})
 
 
 def local_plan(task: TaskPlan) -> pb.LocalPlan:
@@ -118,6 +118,18 @@ def for_task(task: TaskPlan) -> Method:
     def begin(phase: Phase, state: State, tools: Tools) -> State:
         nothing = {name: np.zeros(shapes[name], np.float32) for name in (PROTOTYPES, HAS)}
         return State(shared={PROTOTYPES: nothing})
+
+    def aggregate(phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
+        tables = [update.values[PROTOTYPES] for update in in_order(updates)]
+        before = state.shared[PROTOTYPES]
+        means, has = global_prototypes(
+            [table[PROTOTYPES] for table in tables],
+            [table[HAS] for table in tables],
+            before[PROTOTYPES],
+            before[HAS],
+            task.settings.left_out,
+        )
+        return state.with_shared(**{PROTOTYPES: {PROTOTYPES: means, HAS: has}})
 
     def download(phase: Phase, state: State, client: bytes | None) -> Mapping[str, TensorSet] | None:
         return None if client is None else {PROTOTYPES: state.shared[PROTOTYPES]}

@@ -132,12 +132,12 @@ class Phase:
 
 
 class Norms(NamedTuple):
-    """The L2 norms of an upload of weights, over its float tensors.
+    """The L2 norms of an upload, over its float tensors.
 
     Attributes:
         trained: Of the change of trained tensors from what the client was sent.
         buffers: Of the change of buffers.
-        own: Of the tensors that start from nothing that the server sent, themselves.
+        own: Of tables, and of the weights that start from nothing that the server sent, themselves.
         nearest: Name of the download that the tensors start from of which the local plan does not say it, because the
             client chooses; empty: there are none.
     """
@@ -166,7 +166,8 @@ class Update:
         evaluations: By label.
         class_counts: Photos of each class; None: not in the local plan.
         label_distribution: Noisy share of each class; None: not in the local plan.
-        norms: Of the uploaded weights; None: there are none, or no rule of the task needs them.
+        norms: Of the uploaded weights, or of the tables of a client that uploads no weights; None: there is neither, or
+            no rule of the task needs them.
         bases: By tensor of the uploaded weights the download that it starts from, as far as the server knows it.
     """
 
@@ -255,12 +256,14 @@ class MethodDefinition:
         bundle_settings: The settings with which a study exports bundles for it, by the options of the task.
         options: Its options by name; a task that sets another is refused.
         shares: What its clients share.
+        middles: True if `aggregate` itself carries out `median` and `trimmed_mean` on tables (`TaskSettings.left_out`).
     """
 
     for_task: Callable[[TaskPlan], Method]
     bundle_settings: ByOptions = _PLAIN
     options: Options = field(default_factory=dict)
     shares: Shared = Shared.NOTHING
+    middles: bool = False
 
     def __post_init__(self) -> None:
         """Require that options are options."""

@@ -4,6 +4,7 @@ import difflib
 import json
 import shlex
 from collections.abc import Iterable
+from math import floor
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -222,6 +223,10 @@ class TaskSettings(BaseModel):
     def looks_at_norms(self) -> bool:
         """True if a rule needs the norms of uploads."""
         return self.exclude or self.clip
+
+    def left_out(self, count: int) -> int:
+        """The number of values that `median` or `trimmed_mean` leaves out at each end of so many; 0: of neither."""
+        return (count - 1) // 2 if self.median else floor((self.trimmed_mean or 0) * count)
 
     @property
     def cohort_size(self) -> int | None:

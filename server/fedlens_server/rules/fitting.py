@@ -2,7 +2,7 @@
 
 import json
 
-from fedlens_server.planning.method import Shared
+from fedlens_server.planning.method import MethodDefinition, Shared
 from fedlens_server.planning.task_settings import SettingsError, TaskSettings
 
 _NEEDED = {
@@ -11,9 +11,10 @@ _NEEDED = {
     "trimmed_mean": (Shared.MEAN, "is not one mean of one model that all are sent"),
     "krum": (Shared.MODEL, "does not send one model to all, so that no distance between its updates means anything"),
 }
+_MIDDLES = ("median", "trimmed_mean")
 
 
-def need_shared(settings: TaskSettings, shares: Shared) -> None:
+def need_fitting(settings: TaskSettings, method: MethodDefinition) -> None:
     """Require of a task's method what its rules need.
 
     Raises:
@@ -21,6 +22,6 @@ def need_shared(settings: TaskSettings, shares: Shared) -> None:
     """
     for key, (needed, why) in _NEEDED.items():
         value = getattr(settings, key)
-        if value and shares < needed:
+        if value and method.shares < needed and not (method.middles and key in _MIDDLES):
             found = "an object" if key == "dp" else json.dumps(value)
             raise SettingsError(key, f"{found} with method {settings.method!r}, which {why}", "left out")

@@ -9,9 +9,8 @@ Paper: Yin, Chen, Ramchandran, Bartlett, ICML 2018, https://arxiv.org/abs/1803.0
 The median is the trimmed mean that leaves out as many as leave one or two. Integers take the lower one of the middle.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from math import floor
 
 import numpy as np
 
@@ -24,12 +23,12 @@ _LEAST = 1 << 10  # of one client
 Comparator = tuple[int, int, bool, bool]
 
 
-def middle_update(updates: Sequence[Update], share: float | None) -> Update:
+def middle_update(updates: Sequence[Update], left_out: Callable[[int], int]) -> Update:
     """An update of no client that holds the middle of what clients uploaded, read and computed lazily.
 
     Args:
         updates: Of clients that were all sent the same; those without photos do not count.
-        share: Of the values left out at each end, 0 to 0.5; None: the median.
+        left_out: The number of values left out at each end of so many, as `TaskSettings.left_out`.
 
     Raises:
         NothingToAggregate: No client trained on any photo.
@@ -37,12 +36,10 @@ def middle_update(updates: Sequence[Update], share: float | None) -> Update:
     counted = [update for update in updates if update.num_examples > 0]
     if not counted:
         raise NothingToAggregate("no client trained on any photo")
-    n = len(counted)
-    cut = (n - 1) // 2 if share is None else floor(share * n)
     return Update(
         client=b"",
         num_examples=sum(update.num_examples for update in counted),
-        values={WEIGHTS: MiddleTensors([update.values[WEIGHTS] for update in counted], cut)},
+        values={WEIGHTS: MiddleTensors([update.values[WEIGHTS] for update in counted], left_out(len(counted)))},
         sent=counted[0].sent,
     )
 

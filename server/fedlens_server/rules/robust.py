@@ -27,7 +27,7 @@ from fedlens_server.rules.clipped import ClippedTensors
 FEWEST_TO_EXCLUDE, FAR = 5, 10.0
 FEWEST_TO_CLIP = 3
 MOST_EXAMPLES = 3.0
-_KINDS = {"trained": "change", "buffers": "change of buffers", "own": "weights"}
+_KINDS = {"trained": "change", "buffers": "change of buffers", "own": "uploaded values"}
 
 
 class Bounds(NamedTuple):

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from fedlens_proto.blob import Array
+from fedlens_proto.v1 import enrolment_pb2
 from fedlens_server.engine import rounds
 from fedlens_server.planning.task_settings import SettingsError
 from tests.server.engine.arrivals import Arrivals
-from tests.server.fakes import ALICE, BOB, CAROL, DAVE, EVE, SEED, Bench
+from tests.server.fakes import ALICE, BOB, CAPABILITIES, CAROL, DAVE, EVE, SEED, Bench
+from tests.server.methods.programs import prototyping
 from tests.server.networks import network, weights
 
 HONEST = (ALICE, BOB, CAROL, DAVE)
@@ -52,6 +54,26 @@ def test_one_poisoner_of_five_changes_nothing_and_sits_out(server: Arrivals) -> 
     assert "more than 10 times the median" in server.members()[EVE].reason
     assert server.reason(EVE) == "sits_out"
     assert server.has_place(ALICE)
+
+
+@pytest.mark.parametrize("rules", [{}, {"exclude": False, "median": True}])
+def test_class_means_of_a_poisoner_move_no_prototype(server: Arrivals, rules: dict[str, bool]) -> None:
+    sends_any = enrolment_pb2.Capabilities(tables=["*"])
+    sends_any.MergeFrom(CAPABILITIES)
+    server.enrol([*HONEST, EVE], capabilities=sends_any)
+    server.take(prototyping(), goal=5, method="fedproto", **rules)
+    for client in (*HONEST, EVE):
+        assert server.has_place(client)
+    for client in (*HONEST, EVE):
+        # One class each, as with photos of few classes, and Eve both.
+        has = np.float32([1, 1] if client == EVE else [client in HONEST[:2], client in HONEST[2:]])
+        rows = has[:, None] * np.full((2, 2), HUGE if client == EVE else 3.0, np.float32)
+        server.upload(client, tables={"prototypes": {"prototypes": rows, "has": has}})
+
+    server.advance()
+
+    assert server.state(EVE) == ("reported" if rules else "excluded")
+    np.testing.assert_array_equal(server.task.values.shared["prototypes"]["prototypes"], np.full((2, 2), 3.0))
 
 
 def test_fedns_is_steered_by_one_poisoner_of_five_without_clip_and_not_with_it(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ class Extended:
         self, name: str, makes: str, outputs: Shapes, kind: pb.SlotKind = pb.SLOT_KIND_RESULT, *, rows: bool = False
     ) -> pb.Program:
         """Add a program that makes a table."""
-        program = self.manifest.programs.add(name=name, makes=makes)
+        program = self.manifest.programs.add(name=name, makes=makes, files=self.step.files)
         if rows:
             program.inputs.add(kind=pb.SLOT_KIND_INPUT, dtype=FLOATS, shape=(BATCH, FEATURES))
         for tensor, shape in sorted(outputs.items()):

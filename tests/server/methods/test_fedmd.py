@@ -41,6 +41,13 @@ def test_clients_outside_a_round_count_with_their_last_scores_and_forgotten_ones
     assert teacher(after(method, without_bob, [answer(ALICE, 2.0)], phase=1)) == 6.0  # (2 + 10) / 2
 
 
+def test_the_consensus_may_be_the_median_of_all_who_have_answered() -> None:
+    method = made("fedmd", BUNDLE, median=True)
+    state = after(method, begun(method), [answer(ALICE, 1.0), answer(BOB, 3e38)])
+
+    assert teacher(after(method, state, [answer(CAROL, 2.0)], phase=1)) == 2.0
+
+
 def test_the_first_round_is_without_a_teacher_and_no_round_has_a_global_model() -> None:
     method = made("fedmd", BUNDLE)
     first, second = method.phases

@@ -40,6 +40,22 @@ def test_the_mean_is_plain_and_over_those_who_have_the_class() -> None:
     assert (found.tolist(), has.tolist()) == ([[2.0], [5.0]], [1.0, 1.0])
 
 
+def test_the_middle_of_a_class_is_over_those_who_have_it() -> None:
+    method = made("fedproto", prototyping(), median=True)
+    has = {ALICE: [1, 1], BOB: [1, 0], CAROL: [1, 1]}
+    rows = {ALICE: [[1, 5], [4, 4]], BOB: [[3e38, 6], [-3e38, 0]], CAROL: [[2, -3e38], [8, 4]]}
+
+    state = after(method, begun(method), [answer(client, rows[client], has[client]) for client in has])
+
+    # Class 0: the median of 1, 3e38, 2 and of 5, 6, -3e38; class 1: the mean of the two that have it.
+    assert shared(state) == ([[2.0, 5.0], [6.0, 4.0]], [1.0, 1.0])
+    mean = made("fedproto", prototyping(), trimmed_mean=0.34)
+    assert shared(after(mean, begun(mean), [answer(client, rows[client], has[client]) for client in has])) == (
+        [[2.0, 5.0], [6.0, 4.0]],
+        [1.0, 1.0],
+    )
+
+
 @pytest.mark.parametrize("nothing", [9.0, np.nan, np.inf])
 def test_what_a_client_sends_for_a_class_that_it_has_not_does_not_count(nothing: float) -> None:
     found, has = global_prototypes([[[nothing], [nothing]], [[3.0], [nothing]]], [[0, 0], [1, 0]], NONE, [0, 0])

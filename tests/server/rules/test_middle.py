@@ -1,5 +1,6 @@
 """Medians, trimmed means and Krum, on updates without a server."""
 
+from collections.abc import Callable
 from math import floor
 
 import numpy as np
@@ -11,7 +12,7 @@ from fedlens_server.methods import METHODS
 from fedlens_server.planning.local_plans import WEIGHTS
 from fedlens_server.planning.method import GLOBAL, NothingToAggregate, Shared, Update, span
 from fedlens_server.planning.task_settings import SettingsError, TaskSettings
-from fedlens_server.rules.fitting import need_shared
+from fedlens_server.rules.fitting import need_fitting
 from fedlens_server.rules.krum import krum
 from fedlens_server.rules.middle import middle_update
 from tests.server.fakes import client_ids
@@ -35,8 +36,12 @@ def updates(*values: float, counts: list[int] | None = None) -> list[Update]:
     ]
 
 
+def left_out(share: float | None = None) -> Callable[[int], int]:
+    return settings(median=share is None, trimmed_mean=share).left_out
+
+
 def middle(values: list[float], share: float | None = None) -> float:
-    return float(middle_update(updates(*values), share).values[WEIGHTS]["w"][0])
+    return float(middle_update(updates(*values), left_out(share)).values[WEIGHTS]["w"][0])
 
 
 @pytest.mark.parametrize(
@@ -67,14 +72,14 @@ def test_order_does_not_matter_and_sorting_gives_the_same(values: list[float], s
 
 
 def test_one_update_stands_for_all_whatever_they_count_and_who_has_no_photos_does_not() -> None:
-    found = middle_update(updates(1, 2, 9, -50, counts=[1, 10**6, 1, 0]), None)
+    found = middle_update(updates(1, 2, 9, -50, counts=[1, 10**6, 1, 0]), left_out())
 
     assert found.num_examples == 10**6 + 2
     assert found.values[WEIGHTS]["n"].tolist() == [101]  # the lower one of the middle of 100, 101 and 102
     assert span(found.values[WEIGHTS], "w", 1, 2, np.empty(1, np.float32)).tolist() == [1.0]
     assert sorted(found.values[WEIGHTS]) == ["n", "w"]
     with pytest.raises(NothingToAggregate, match="no client trained on any photo"):
-        middle_update(updates(1, 2, counts=[0, 0]), None)
+        middle_update(updates(1, 2, counts=[0, 0]), left_out())
 
 
 def test_a_tensor_read_in_several_spans_is_the_median_of_whole_arrays() -> None:
@@ -83,7 +88,7 @@ def test_a_tensor_read_in_several_spans_is_the_median_of_whole_arrays() -> None:
         Update(client=client, num_examples=1, values={WEIGHTS: {"w": row}})
         for client, row in zip(client_ids(3), rows, strict=True)
     ]
-    np.testing.assert_array_equal(middle_update(many, None).values[WEIGHTS]["w"], np.median(rows, axis=0))
+    np.testing.assert_array_equal(middle_update(many, left_out()).values[WEIGHTS]["w"], np.median(rows, axis=0))
 
 
 @given(st.lists(st.floats(-1, 1), min_size=3, max_size=9), st.sampled_from([1e3, -3e38]), st.integers(0, 99))
@@ -132,15 +137,15 @@ def test_rules_that_contradict_each_other_are_refused(fields: dict[str, object],
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_rules_are_refused_for_methods_that_they_do_not_fit(name: str) -> None:
-    shares = METHODS[name].shares
-    for fields, needed in (
-        ({"krum": 1}, Shared.MODEL),
-        ({"median": True}, Shared.MEAN),
-        ({"trimmed_mean": 0.2}, Shared.MEAN),
+    method = METHODS[name]
+    for fields, fits in (
+        ({"krum": 1}, method.shares >= Shared.MODEL),
+        ({"median": True}, method.shares >= Shared.MEAN or name in ("fedmd", "fedproto")),
+        ({"trimmed_mean": 0.2}, method.shares >= Shared.MEAN or name in ("fedmd", "fedproto")),
     ):
         asked = settings(method=name, **fields)
-        if shares >= needed:
-            need_shared(asked, shares)
+        if fits:
+            need_fitting(asked, method)
         else:
             with pytest.raises(SettingsError, match=f"with method '{name}', which .*one m"):
-                need_shared(asked, shares)
+                need_fitting(asked, method)
