@@ -194,6 +194,7 @@ def test_of_those_who_rest_the_one_that_reported_longest_ago_goes_first(server: 
     answers = server.come(ALICE, BOB, CAROL)
 
     assert [answer.HasField("assignment") for answer in answers] == [False, False, True]
+    assert server.federation.member_events[1, "resting"] == 1
 
 
 def test_in_a_small_federation_nobody_rests(server: Arrivals) -> None:

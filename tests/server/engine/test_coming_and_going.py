@@ -63,6 +63,7 @@ def test_those_who_are_always_here_do_not_take_every_place(server: Arrivals) -> 
 
     # All were seen in the hour: 2 x rounds x places / clients, and one.
     assert max(times(server, 40).values()) <= 2 * 40 * 4 / 100 + 1
+    assert server.federation.member_events[1, "resting"] == 0
 
 
 def test_rounds_do_not_wait_for_the_many_that_have_left(server: Arrivals) -> None:

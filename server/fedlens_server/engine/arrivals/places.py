@@ -237,6 +237,7 @@ class Places:
         seeking = asking if free or intake is not None else {}
         fresh, late = self._downloads(task, current, values, self._in_turn(task, current, seeking, now), free)
         again = {client for client in fresh if client in current.members}
+        resting = {client for client in fresh if participation.rests(federation, task, current, client)}
         cohorts = [
             Cohort(phase, (), values, sets, frozenset(), self._digests(task, sets))
             for phase, sets in (
@@ -252,6 +253,7 @@ class Places:
         except (MethodFailed, NothingToAggregate) as error:
             log.error("task %r, round %d: no place could be given: %s", task.name, current.number, error)
             return ()
+        federation.member_events[task.id, "resting"] += len(resting.intersection(given))
         if free_places(task, current, federation.clock.elapsed()) == 0:
             current.free_since = None
         self.on_given(given)

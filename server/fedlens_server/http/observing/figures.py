@@ -22,7 +22,7 @@ from fedlens_server.store import schema
 from fedlens_server.telemetry.metrics import Sample
 
 PRESENT_S = 7200.0
-MEMBER_EVENTS = ("given", "reported", "failed", "quarantined", "excluded", "left", "missed")
+MEMBER_EVENTS = ("given", "resting", "reported", "failed", "quarantined", "excluded", "left", "missed")
 _rounds = schema.rounds.c
 _ENDED = (
     select(_rounds.task, _rounds.state, func.count().label("ended"), func.max(_rounds.ended_at).label("last"))
