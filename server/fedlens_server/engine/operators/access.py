@@ -41,7 +41,8 @@ class Operator:
             Forbidden: The role does not allow a request with this HTTP method.
         """
         if method not in ("GET", "HEAD") and self.role != admission_pb2.TOKEN_ROLE_OPERATE:
-            raise Forbidden(f"operator {self.name!r} has the role read; this request needs the role operate")
+            found = f"operator {self.name!r} has the role read; this request needs the role operate"
+            raise Forbidden(f"{found}; another operator makes a token with `fedlens token new NAME --role operate`")
 
 
 ADMIN = Operator(name="admin", role=admission_pb2.TOKEN_ROLE_OPERATE)

@@ -80,7 +80,8 @@ async def test_every_page_fits_and_nothing_in_it_fails(server: Server, browser: 
     await server.create(tiny_bundle(), name=HOSTILE, population=9)
     watched = await opened(browser, server, color_scheme=scheme)
     client = f"/clients/{clients[0].id.hex()}"
-    asked = [f"{place}/{name}" for kind, place in (("tasks", "/tasks/1"), ("clients", client)) for name in of(kind)]
+    subjects = {"tasks": "/tasks/1", "clients": client, "tokens": "/tokens/trainers"}
+    asked = [f"{place}/{name}" for kind, place in subjects.items() for name in of(kind)]
 
     too_wide = []
     for path in (*PATHS, client, *asked):
