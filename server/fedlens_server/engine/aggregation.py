@@ -109,6 +109,8 @@ def _read_by(current: Round) -> set[bytes]:
 
 def _aggregate(federation: Federation, task: Task, current: Round, open_blobs: ExitStack) -> Outcome:
     """The new state, or the reason for which the round is abandoned; and what rules did."""
+    if current.fault:
+        return Outcome(None, current.fault, {})
     everything = _updates(federation, task, current)
     updates = [update for update in everything if current.members[update.client].phase == current.phase]
     late = [update for update in everything if current.members[update.client].phase != current.phase]

@@ -6,7 +6,7 @@ from fedlens_proto import keyed_hash
 from fedlens_proto.manifest import INITIAL, initial_set
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_pb2
 from fedlens_server.engine import evaluation
-from fedlens_server.engine.arrivals import pace, participation, places
+from fedlens_server.engine.arrivals import obstacles, pace, participation, places
 from fedlens_server.engine.arrivals.answers import Answer
 from fedlens_server.engine.cohorts.downloads import fetchable
 from fedlens_server.engine.enrolled import Client
@@ -26,6 +26,8 @@ _RETRY_AFTER_MS = {
     check_in_pb2.WAIT_REASON_NO_TASK: 10_000,
     check_in_pb2.WAIT_REASON_PAUSED: 10_000,
 }
+# Of the clients of a task that draws its members, as many ask without being held.
+_MOST_A_SECOND, _LONGEST_MS = 100, int(1000 * pace.LONGEST_S)
 
 
 def check_in(
@@ -38,13 +40,16 @@ def check_in(
         Unknown: The task named is none that this client can run.
     """
     client = federation.authenticate(client_id)
-    federation.presence.saw(client_id, client.profile, federation.clock.elapsed())
+    federation.presence.saw(client_id, federation.clock.elapsed())
     tasks = _tasks(federation, client)
     if request.task:
         federation.task(request.task)
         tasks = [task for task in tasks if task.id == request.task]
         if not tasks:
             raise Unknown(f"there is no task {request.task} that this client can run")
+    for task in tasks if client.profile.is_trainer else ():
+        if task.settings.by_arrival:
+            obstacles.note_present(federation, task, client_id, request)
     # A client has one place at a time, over all tasks.
     held = places.held_place(federation, client_id)
     for task in tasks if held is None else [held[0]]:
@@ -252,13 +257,21 @@ def _evaluation(federation: Federation, task: Task, client: Client) -> assignmen
 def _wait(
     federation: Federation, tasks: list[Task], client: Client, request: check_in_pb2.CheckInRequest
 ) -> check_in_pb2.Wait:
-    """What a client waits for, by the first task that has not ended for it."""
-    task = next((task for task in tasks if not task.is_over_for(client.id)), None)
-    if task is None:
-        reason = check_in_pb2.WAIT_REASON_NO_TASK
-    elif task.settings.by_arrival and client.profile.is_trainer:
+    """What a client waits for in the task that asks for it soonest, of those that have not ended for it."""
+    waits = [_wait_in(federation, task, client, request) for task in tasks if not task.is_over_for(client.id)]
+    if waits:
+        return min(waits, key=lambda wait: wait.retry_after_ms)
+    reason = check_in_pb2.WAIT_REASON_NO_TASK
+    detail = _withheld(federation, client)
+    return check_in_pb2.Wait(retry_after_ms=_RETRY_AFTER_MS[reason], reason=reason, detail=detail)
+
+
+def _wait_in(
+    federation: Federation, task: Task, client: Client, request: check_in_pb2.CheckInRequest
+) -> check_in_pb2.Wait:
+    if task.settings.by_arrival and client.profile.is_trainer:
         return _wait_for_place(federation, task, client, request)
-    elif task.paused:
+    if task.paused:
         reason = check_in_pb2.WAIT_REASON_PAUSED
     elif task.state == admin_pb2.TASK_STATE_WAITING:
         reason = check_in_pb2.WAIT_REASON_POPULATION
@@ -266,8 +279,8 @@ def _wait(
         current = task.round  # read once: the writing thread may change it
         sits_out = current is not None and client.id in current.sitting_out
         reason = check_in_pb2.WAIT_REASON_PHASE if sits_out else check_in_pb2.WAIT_REASON_NEXT_ROUND
-    detail = "" if task is not None else _withheld(federation, client)
-    return check_in_pb2.Wait(retry_after_ms=_RETRY_AFTER_MS[reason], reason=reason, detail=detail)
+    crowd_ms = 1000 * federation.clients.count(task.may_train) // _MOST_A_SECOND
+    return check_in_pb2.Wait(retry_after_ms=min(max(_RETRY_AFTER_MS[reason], crowd_ms), _LONGEST_MS), reason=reason)
 
 
 def _withheld(federation: Federation, client: Client) -> str:
@@ -284,9 +297,7 @@ def _wait_for_place(
     federation: Federation, task: Task, client: Client, request: check_in_pb2.CheckInRequest
 ) -> check_in_pb2.Wait:
     current = task.round
-    if client.id in task.participations and participation.left_places(task, client.id):
-        task.leavers.saw(client.id, client.profile, federation.clock.elapsed())
-    reason = places.obstacle(federation, task, current, client.id, request)
+    reason = obstacles.obstacle(federation, task, current, client.id, request)
     if reason is None:
         rests = False
         if current is not None and client.id in task.participations:
@@ -303,5 +314,5 @@ def _wait_for_place(
     return check_in_pb2.Wait(
         retry_after_ms=int(1000 * min(max(after_s, pace.SHORTEST_S), pace.LONGEST_S)),
         reason=reason,
-        detail=places.not_eligible(task, request),
+        detail=obstacles.not_eligible(task, request),
     )

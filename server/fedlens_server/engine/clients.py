@@ -10,6 +10,7 @@ from sqlalchemy import bindparam, delete, insert, select, update
 from fedlens_proto import wire
 from fedlens_proto.v1 import admin_pb2, enrolment_pb2, manifest_pb2
 from fedlens_server.engine import garbage, rounds, view
+from fedlens_server.engine.arrivals import participation
 from fedlens_server.engine.cohorts.members import LEAVE_ENDED_ROUND, Member, Round
 from fedlens_server.engine.enrolled import Profile
 from fedlens_server.engine.garbage import Holding
@@ -74,7 +75,7 @@ def enrol(
 
     def follow() -> None:
         federation.clients.put(client, profile)
-        federation.presence.changed(client, profile)
+        participation.profile_changed(federation, client, profile)
         for task in federation.tasks.values():
             task.current_models.pop(client, None)
         rounds.start_ready(federation)
@@ -126,7 +127,7 @@ def forget(federation: Federation, transaction: Transaction, client: bytes) -> b
         for task in federation.tasks.values():
             task.current_models.pop(client, None)
             task.participations.pop(client, None)
-            task.leavers.forget(client)
+            task.present.forget(client)
             if keys := dropped.get(task.id):
                 task.values = method_state.without_clients(task.values, {client})
                 task.state_blobs = {key: blob for key, blob in task.state_blobs.items() if key not in keys}

@@ -89,6 +89,10 @@ class Enrolled(Mapping[bytes, Client]):
         """The number of clients whose profile suits."""
         return sum(kind.clients for kind in list(self._by_profile.values()) if suits(kind.profile))
 
+    def has(self, suits: Callable[[Profile], bool], but_for: Collection[bytes]) -> bool:
+        """Tell whether a client other than these has a profile that suits; takes a moment for each enrolled client."""
+        return any(client not in but_for and suits(kind.profile) for client, kind in self._kinds.copy().items())
+
     def ids(self, suits: Callable[[Profile], bool]) -> list[bytes]:
         """The ids of the clients whose profile suits, ascending; takes a moment for each enrolled client."""
         return sorted(client for client, kind in self._kinds.copy().items() if suits(kind.profile))

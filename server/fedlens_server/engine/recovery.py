@@ -79,7 +79,7 @@ def _load_clients(federation: Federation) -> None:
             profile = profiles[role, raw, revoked] = Profile(role=role, raw=raw, revoked=revoked)
         federation.clients.put(client, profile)
         if last_seen is not None:
-            federation.presence.restore(client, profile, last_seen - started)
+            federation.presence.restore(client, min(last_seen - started, federation.clock.elapsed()))
 
 
 def _forgotten(federation: Federation) -> set[bytes]:
@@ -123,6 +123,8 @@ def _task(federation: Federation, row: Row[Any]) -> Task:
         )
     task.report_s.extend(_report_s(store, task_id))
     task.exhausted = participation.exhausted(federation, task, task.settings.max_participations)
+    if task.settings.by_arrival and not task.ended:
+        participation.restore(federation, task)
     task.round = _round(federation, task)
     return task
 
@@ -182,7 +184,7 @@ def _report_s(store: Store, task_id: int) -> list[float]:
     """The seconds that a client may take from place to report: half the shortest of the last rounds; empty: unknown."""
     found = schema.rounds.c
     ended = select(found.started_at, found.ended_at).where(
-        found.task == task_id, found.started_at.is_not(None), found.ended_at.is_not(None)
+        found.task == task_id, found.started_at.is_not(None), found.state == admin_pb2.ROUND_STATE_COMMITTED
     )
     rows = store.read(ended.order_by(found.number.desc()).limit(10))
     # A clock that was set meanwhile makes a length that is none.

@@ -254,9 +254,9 @@ def _can_start(federation: Federation, task: Task) -> bool:
 def _can_resume(federation: Federation, task: Task) -> bool:
     if task.state != admin_pb2.TASK_STATE_RUNNING or task.round is not None or task.paused:
         return False
-    if task.exhausted:
-        return bool(eligible(federation, task))
-    return federation.clients.count(task.may_train) > 0
+    if federation.clients.count(task.may_train) > len(task.exhausted):
+        return True
+    return federation.clients.has(task.may_train, but_for=task.exhausted)  # some of those may be banned
 
 
 def go_on(

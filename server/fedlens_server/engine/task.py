@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from math import ceil, inf
+from statistics import fmean
 from threading import Lock
 from weakref import WeakKeyDictionary
 
@@ -139,8 +140,8 @@ class Task:
     bounds: tuple[int, Bounds] | None = None
     # Mean seconds from place to report in each of the last rounds, for the pace of those that wait.
     report_s: deque[float] = field(default_factory=lambda: deque(maxlen=10))
-    # Those that left their last places unused and came back without a report since.
-    leavers: Presence = field(default_factory=Presence)
+    # Those that come for its places, and may get one before long.
+    present: Presence = field(default_factory=Presence)
     # By phase and bundle, in the order of the uploads; made when asked, then the same for the life of the task.
     upload_layouts: dict[tuple[int, bytes], tuple[Layout, ...]] = field(default_factory=dict)
 
@@ -206,6 +207,15 @@ class Task:
         return 1.0 if keeps or self.method.per_client or self.values.clients else 1.3
 
     @property
+    def round_s(self) -> float | None:
+        """The seconds that a round takes whose clients come by the pace and whose members all report; None: unknown.
+
+        It is twice the mean time from place to report in the last rounds. How long these took would not do: where they
+        waited for members that had left, clients would come later for it, and so the next rounds would take longer.
+        """
+        return 2 * fmean(self.report_s) if self.report_s else None
+
+    @property
     def places(self) -> int:
         """The places of a round that has a goal."""
         return ceil((self.settings.goal or 0) * self.over_selection)
@@ -225,7 +235,7 @@ class Task:
 
     def over_at(self, current: Round) -> float:
         """When a round may end as it stands, by `Clock.elapsed`; infinite: an update or a place is needed first."""
-        if current.closing:
+        if current.closing or current.fault:
             return 0.0
         if not self.settings.by_arrival:
             return current.deadline if current.pending else 0.0

@@ -273,6 +273,8 @@ def accept_failure(
     readable = "".join(character if character.isprintable() else " " for character in detail)
     text = f"{name}: {readable}" if detail else name
     _write(federation, transaction, found, state=admin_pb2.MEMBER_STATE_FAILED, reason=text)
+    if found.task.settings.by_arrival and client in found.task.participations:
+        participation.left_place(transaction, found.task, client)
 
 
 def _membership(federation: Federation, client: bytes, task_id: int, number: int) -> Membership:

@@ -16,7 +16,7 @@ from fedlens_proto.programs.statements import Publisher
 from fedlens_proto.v1 import admin_pb2
 from fedlens_server.clock import Clock
 from fedlens_server.engine.arrivals.answers import Answers
-from fedlens_server.engine.arrivals.presence import Presence
+from fedlens_server.engine.arrivals.presence import StoredPresence
 from fedlens_server.engine.cohorts.members import WRITE_MEMBER, Member, Round, RoundKey, member_row
 from fedlens_server.engine.enrolled import Client, Enrolled
 from fedlens_server.engine.operators.access import Operator, TokenGrant
@@ -63,7 +63,7 @@ class Federation:
         self.unreachable: set[bytes] = set()  # blobs, at the last sweep
         self.counting = threading.Lock()  # of bytes sent and aggregations
         self.norms = ThreadPoolExecutor(1, thread_name_prefix="fedlens-norm")
-        self.presence = Presence()
+        self.presence = StoredPresence()
         self.answers = Answers()
         self.member_events: Counter[tuple[int, str]] = Counter()  # by task, since the start of the server
         self.aggregations = Timings()

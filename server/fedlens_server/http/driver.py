@@ -6,6 +6,8 @@ tells which statements end.
 
 import asyncio
 import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
 from math import inf
 
 from fedlens_server.clock import DAY_S
@@ -33,6 +35,8 @@ class Driver:
         self._stopping = False
         self._deleted = asyncio.Event()
         self._deleted.set()  # a stop of the server may have cut a deletion short
+        # Threads of their own: rounds of large models must not keep requests from theirs.
+        self._pool = ThreadPoolExecutor(max(2, os.cpu_count() or 1), thread_name_prefix="fedlens-aggregation")
         self._advancing: dict[RoundKey, asyncio.Task[None]] = {}
         self._not_before: dict[RoundKey, float] = {}
         self._running = asyncio.create_task(self._run())
@@ -55,6 +59,7 @@ class Driver:
         await self._running
         if self._advancing:
             await asyncio.wait(self._advancing.values())
+        self._pool.shutdown()
 
     async def _run(self) -> None:
         while not self._stopping:
@@ -119,7 +124,8 @@ class Driver:
 
     async def _advance(self, key: RoundKey) -> None:
         try:
-            await asyncio.to_thread(aggregation.advance, self._federation, key)
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._pool, aggregation.advance, self._federation, key)
         except Exception:
             _log.exception(
                 "round %d of task %d could not be advanced; next try in %g s", key.round, key.task, FAILURE_PAUSE_S

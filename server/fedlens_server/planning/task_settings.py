@@ -105,8 +105,8 @@ class TaskSettings(BaseModel):
     rest: Literal["fair"] | Annotated[StrictInt, Field(ge=0, le=1_000_000)] = Field(
         default="fair", description='"fair", or a whole number, 0 to 1000000 (rounds)'
     )
-    patience_s: Annotated[Number, Field(ge=0, le=10_000_000)] = Field(
-        default=10.0, description="seconds, at least 0, at most 10000000"
+    patience_s: Annotated[Number, Field(ge=0, le=10_000_000)] | None = Field(
+        default=None, description="seconds, at least 0, at most 10000000, or null for as long as a round takes"
     )
     presence_s: Seconds = Field(default=7200.0, description=_SECONDS)
     eligible: Eligible = Field(

@@ -188,15 +188,20 @@ class WritingThread:
                     return []
                 self._wake.wait()
             group: list[_Operation[Any]] = []
+            # What has a key that is taken is passed over until a later group, so that one client's many requests delay
+            # others little. Its keys are taken, too: whatever has the same ones stays behind it.
+            passed: list[_Operation[Any]] = []
             taken: set[Hashable] = set()
-            while self._waiting and len(group) < MAX_GROUP:
+            while self._waiting and len(group) < MAX_GROUP and len(passed) < MAX_GROUP:
                 keys = self._waiting[0].keys
-                if group and (keys is None or not taken.isdisjoint(keys)):
+                if keys is None and (group or passed):
                     break
-                group.append(self._waiting.popleft())
+                item = self._waiting.popleft()
                 if keys is None:
-                    break
+                    return [item]
+                (group if taken.isdisjoint(keys) else passed).append(item)
                 taken |= keys
+            self._waiting.extendleft(reversed(passed))
             return group
 
     def _run(self, group: list[_Operation[Any]]) -> None:

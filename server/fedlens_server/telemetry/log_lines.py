@@ -94,7 +94,9 @@ def log_to(stream: TextIO, form: LogFormat) -> None:
 def _kind(record: logging.LogRecord, facts: dict[str, Shown]) -> Hashable:
     event = getattr(record, "event", None)
     # A line of the source stands for all messages that are written there, whatever they quote.
-    return (event, facts.get("code", "")) if event is not None else (record.pathname, record.lineno)
+    if event is None:
+        return record.pathname, record.lineno
+    return event, facts.get("code") or facts.get("task", "")  # one task's events hide no other one's
 
 
 def _summary(kept_back: KeptBack) -> logging.LogRecord:

@@ -64,7 +64,10 @@ KINDS = {
     "fedlens_round_overdue": Kind("gauge", ("task",), "1 while a round waits for updates after its deadline, else 0."),
     "fedlens_round_members": Kind("gauge", ("task", "state"), "Members of the round under way, by state."),
     "fedlens_members": Kind(
-        "counter", ("task", "state"), "Members of rounds since the server's start: `given` a place, and how that ended."
+        "counter",
+        ("task", "state"),
+        "Members of rounds since the server's start: `given` a place, those of them that rested (`resting`) because "
+        "nobody else came for it, and how that ended.",
     ),
     "fedlens_aggregation_seconds": Kind(
         "histogram", (), "Time from the freezing of a round's updates to the next model, before that is stored."

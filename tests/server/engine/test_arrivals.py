@@ -10,6 +10,9 @@ import pytest
 
 from fedlens_proto.v1 import assignment_pb2, update_pb2
 from fedlens_server.engine import assignments, clients, updates
+from fedlens_server.engine.arrivals import participation
+from fedlens_server.engine.operators import bans
+from fedlens_server.engine.operators.access import ADMIN
 from fedlens_server.errors import RoundClosed
 from fedlens_server.planning.task_settings import SettingsError
 from tests.server.concatenated import concatenated
@@ -452,19 +455,63 @@ def test_pauses_grow_with_those_present(server: Arrivals) -> None:
     assert server.come(CAROL)[0].wait.retry_after_ms > 20 * few
 
 
-def test_evaluators_and_clients_that_cannot_run_the_model_slow_nobody_down(server: Arrivals) -> None:
-    server.take(goal=1, min_reports=1, rest="fair", rounds=9)
-    crowd = [client for client in client_ids(400) if client not in EVERYBODY]
-    judges, others = crowd[:200], crowd[200:]
+def present(server: Arrivals) -> int:
+    return participation.present(server.federation, server.task)
+
+
+def test_only_those_count_as_present_that_may_get_a_place_before_long(server: Arrivals) -> None:
+    server.take(goal=1, min_reports=1, rest="fair", rounds=9, eligible={"num_examples": 5})
+    server.take(name="other")
+    crowd = [client for client in client_ids(500) if client not in EVERYBODY]
+    judges, others, named, poor, banned = (crowd[i * 90 : i * 90 + 90] for i in range(5))
     server.enrol(judges, EVALUATORS)
     server.enrol(others, capabilities=PHONE)
-    server.come(*judges)
-    server.come(*others)
+    server.enrol([*named, *poor, *banned])
+    for some, fields in ((judges, {}), (others, {}), (named, {"task": 2}), (poor, {"num_examples": 4})):
+        server.come(*some, **fields)
+    assert present(server) == 0
+    server.come(*banned)
+    assert present(server) == 90
+    for client in banned:
+        bans.ban(server.federation, client, "noise", ADMIN).result()
+    assert present(server) == 0
+
     server.report(ALICE)
     server.advance()
 
     assert server.has_place(ALICE)  # with 400 others it would rest for 200 rounds
     assert server.come(BOB)[0].wait.retry_after_ms < 2 * 60_000
+
+
+def test_who_has_taken_part_as_often_as_it_may_is_not_present_also_after_a_restart(server: Arrivals) -> None:
+    server.take(goal=1, min_reports=1, rest=0, rounds=9, max_participations=1)
+    for client in (ALICE, BOB):
+        server.report(client)
+        server.advance()
+    server.come(CAROL)
+    assert present(server) == 1
+    clients.note_seen(server.federation, server.federation.presence.take_unsaved()).result()
+
+    server.reopen()
+
+    assert present(server) == 1
+
+
+def test_those_that_left_their_places_are_not_present_also_after_a_restart(server: Arrivals) -> None:
+    server.take(goal=1, min_reports=1, member_deadline_s=60, rest=0, rounds=9)
+    for _ in range(2):
+        assert server.has_place(ALICE)
+        server.clock.wind(61)
+    server.report(BOB)
+    server.advance()
+    server.come(ALICE)
+    assert present(server) == 1
+    clients.note_seen(server.federation, server.federation.presence.take_unsaved()).result()
+
+    server.reopen()
+    server.come(ALICE)
+
+    assert present(server) == 1
 
 
 @pytest.mark.parametrize(
@@ -515,7 +562,7 @@ def test_who_stays_is_stored_again_after_an_hour(server: Arrivals) -> None:
     presence = server.federation.presence
     stored = []
     for minute in range(0, 130, 10):
-        presence.saw(ALICE, server.federation.clients[ALICE].profile, 60.0 * minute)
+        presence.saw(ALICE, 60.0 * minute)
         stored += presence.take_unsaved().values()
 
     assert stored == [0.0, 3600.0, 7200.0]

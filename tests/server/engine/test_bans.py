@@ -6,7 +6,6 @@ import pytest
 
 from fedlens_proto.v1 import admin_pb2, enrolment_pb2
 from fedlens_proto.v1 import admission_pb2 as pb
-from fedlens_server.engine.arrivals import participation
 from fedlens_server.engine.operators import audit, bans, client_list, tokens
 from fedlens_server.engine.operators.access import ADMIN
 from fedlens_server.errors import Forbidden, Malformed, Unknown
@@ -43,17 +42,6 @@ def test_a_banned_client_comes_back_only_when_it_is_let_in(running: Bench) -> No
         running.reopen()
     assert (banned.id, banned.banned_at, banned.ban_reason) == (ALICE, START, "noise")
     assert running.members()[ALICE].state == admin_pb2.MEMBER_STATE_LEFT
-
-
-def test_a_banned_client_is_not_present_in_a_task(running: Bench) -> None:
-    running.check_in(ALICE)
-    running.check_in(BOB)
-
-    bans.ban(running.federation, ALICE, "noise", ADMIN).result()
-    shut_out = participation.present(running.federation, running.task)
-    bans.unban(running.federation, ALICE, ADMIN).result()
-
-    assert (shut_out, participation.present(running.federation, running.task)) == (1, 2)
 
 
 def test_a_ban_takes_all_of_a_token_and_the_token(bench: Bench) -> None:

@@ -10,10 +10,9 @@ from sqlalchemy import update
 
 from fedlens_proto.v1 import admin_pb2
 from fedlens_server.engine.arrivals import participation
-from fedlens_server.planning.task_settings import TaskSettings
 from fedlens_server.store import schema
 from tests.server.bundles import tiny_bundle
-from tests.server.engine.arrivals import SETTINGS, Arrivals
+from tests.server.engine.arrivals import Arrivals
 from tests.server.engine.test_control import change
 from tests.server.fakes import ALICE, BOB, CAROL, DAVE, SEED, Bench
 
@@ -147,13 +146,24 @@ def test_a_jump_of_the_clock_changes_no_time_of_an_open_round(server: Arrivals, 
     assert server.ends == ["committed", "open"] and list(server.task.report_s) == [50]
 
 
-def test_the_longest_wait_for_a_free_place_is_a_members_deadline() -> None:
-    settings = TaskSettings.model_validate({**SETTINGS, "rounds": 1, "member_deadline_s": 600, "patience_s": 10})
+def test_the_longest_wait_for_a_free_place_is_a_members_deadline(server: Arrivals) -> None:
+    task = server.take(goal=1, member_deadline_s=600, patience_s=10).task
 
-    waits = [participation.patience_s(settings, misses) for misses in (0, 1, 2, 3, 4, 1_000_000)]
+    waits = [participation.patience_s(task, misses) for misses in (0, 1, 2, 3, 4, 1_000_000)]
 
     assert waits == [10, 10, 160, 600, 600, 600]
-    assert participation.patiences(settings) == [10, 160, 600]
+    assert participation.patiences(task) == [10, 160, 600]
+
+
+def test_by_default_those_that_come_by_the_pace_have_a_round_to_do_so(server: Arrivals) -> None:
+    task = server.take(goal=1, member_deadline_s=600).task
+    found = []
+    for report_s in ([], [2.0], [100.0], [1000.0]):
+        task.report_s.clear()
+        task.report_s.extend(report_s)
+        found.append(participation.patience_s(task, 0))
+
+    assert found == [10, 10, 200, 600]
 
 
 def test_a_clock_that_was_set_back_during_a_round_makes_no_pace(server: Arrivals) -> None:

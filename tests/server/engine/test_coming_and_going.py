@@ -86,7 +86,9 @@ def test_with_fewer_clients_than_the_goal_each_round_ends_at_its_deadline(server
     assert lengths == [600, 600, 600]
 
 
-def at_the_told_pace(server: Arrivals, honest: Sequence[bytes], idle: Sequence[bytes], rounds: int) -> list[float]:
+def at_the_told_pace(
+    server: Arrivals, honest: Sequence[bytes], idle: Sequence[bytes], rounds: int, eager: Sequence[bytes] = ()
+) -> list[float]:
     """Let clients ask when they are told to, until so many rounds have ended; the seconds that each round took.
 
     Args:
@@ -94,11 +96,12 @@ def at_the_told_pace(server: Arrivals, honest: Sequence[bytes], idle: Sequence[b
         honest: They report within a minute.
         idle: They let their time run out, and ask again within a minute after.
         rounds: How many.
+        eager: They report as honest ones, and ask whenever anybody does.
     """
     generator = random.Random(5)
     to_come = [(generator.uniform(0, 60), client, False) for client in [*honest, *idle]]
     heapify(to_come)
-    now, opened, lengths = 0.0, 0.0, list[float]()
+    now, opened, lengths, eager_now = 0.0, 0.0, list[float](), set(eager)
     while len(lengths) < rounds:
         when, client, reports = heappop(to_come)
         server.clock.wind(when - now)
@@ -111,6 +114,13 @@ def at_the_told_pace(server: Arrivals, honest: Sequence[bytes], idle: Sequence[b
         if len(server.ends) > len(lengths) + 1:
             lengths.append(now - opened)
             opened = now
+        for one, answer in zip(waiting := sorted(eager_now), server.come(*waiting), strict=True):
+            if answer.HasField("assignment"):
+                eager_now.remove(one)
+                heappush(to_come, (now + generator.uniform(20, 40), one, True))
+        if client in eager:
+            eager_now.add(client)
+            continue
         answer = server.check_in(client)
         if answer.HasField("wait"):
             heappush(to_come, (now + answer.wait.retry_after_ms / 1000, client, False))
@@ -135,3 +145,19 @@ def test_clients_that_never_report_hold_rounds_up_only_until_each_has_missed_twi
 
     assert min(missed) >= 2
     assert fmean(took[12][-40:]) <= 1.2 * fmean(took[0][-40:])
+
+
+@pytest.mark.slow
+def test_a_few_that_ask_all_the_time_do_not_take_most_places(server: Arrivals) -> None:
+    crowd = client_ids(104)
+    server.take(goal=5, over_selection=1.3, rounds=60)
+    server.enrol(crowd)
+    eager = crowd[:4]
+    server.come(*crowd)  # from now on all are present, and reports are followed by rest
+
+    at_the_told_pace(server, crowd[4:], (), rounds=50, eager=eager)
+
+    # Places go to those that rest only where nobody else comes; after 10 s of waiting, 37 did.
+    rested = server.federation.member_events[1, "resting"]
+    assert rested < 10
+    assert max(times(server, 50)[client] for client in eager) <= 2 * 50 * 7 / 104 + 1 + rested

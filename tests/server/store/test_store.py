@@ -172,6 +172,26 @@ def test_operations_that_wait_together_share_a_commit(store: Store) -> None:
     assert len(commits) == 2
 
 
+def test_many_operations_of_one_key_do_not_break_up_the_commit_of_others_nor_change_their_order(store: Store) -> None:
+    commits: list[int] = []
+    order: list[tuple[str, int]] = []
+    store.on_commit(lambda: commits.append(len(order)))
+    with held(store):
+        futures = []
+        for i in range(20):
+            for key in ("busy", f"other {i}"):
+                futures.append(store.submit(lambda _, key=key, i=i: order.append((key, i)), [key]))
+        futures.append(store.submit(lambda _: order.append(("alone", 0)), None))
+        futures.append(store.submit(lambda _: order.append(("behind", 0)), ["behind"]))
+
+    for future in futures:
+        future.result()
+
+    assert commits[1] == 21  # the first commit after the one that held the thread: all others, and one of the busy key
+    assert [i for key, i in order if key == "busy"] == list(range(20))
+    assert [key for key, _ in order[-2:]] == ["alone", "behind"]
+
+
 def test_a_file_that_its_writer_has_dropped_is_not_named(store: Store) -> None:
     with written(store) as stored:
         pass

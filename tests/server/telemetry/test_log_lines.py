@@ -68,6 +68,15 @@ def test_a_flood_leaves_some_lines_and_a_count_and_other_kinds_are_heard(log: Lo
     ]
 
 
+def test_a_flood_in_one_task_hides_no_other_ones_events(log: Log) -> None:
+    for n in range(500):
+        events.note(Event.FAILED, task="pilot", round=n, reason="internal")
+    events.note(Event.FAILED, task="production", round=1, reason="internal")
+
+    assert str(log).count("task=pilot") == 20
+    assert str(log).count("task=production") == 1
+
+
 def test_messages_of_others_are_limited_by_where_they_are_written(log: Log) -> None:
     for n in range(1000):
         logging.getLogger("elsewhere").warning("odd bytes %d", n)

@@ -1,7 +1,6 @@
 """The pause before a client that found no place asks again: twice as many come a round as places are given."""
 
 import random
-from statistics import fmean
 
 from fedlens_server.engine.arrivals import participation
 from fedlens_server.engine.task import Task
@@ -15,12 +14,9 @@ _generator = random.Random()
 def pause_s(federation: Federation, task: Task) -> float:
     """The pause, in seconds: uniform(0.5, 1.5) x present x length of a round / (2 x places).
 
-    The length is twice the mean time from place to report: that of a round whose clients come by this pace and whose
-    members all report. How long the last rounds took would not do: where they wait for members that have left, clients
-    would come later for it, and so the next rounds would take longer still. Before a first round has ended, the length
-    is taken to be a minute.
+    The length is `Task.round_s`. Before a first round has ended, it is taken to be a minute.
     """
-    length = 2 * fmean(task.report_s) if task.report_s else FIRST_LENGTH_S
+    length = FIRST_LENGTH_S if task.round_s is None else task.round_s
     present = participation.present(federation, task)
     pause = _generator.uniform(0.5, 1.5) * present * length / (2 * max(1, task.places))
     return min(max(pause, SHORTEST_S), LONGEST_S)

@@ -11,10 +11,11 @@ from dataclasses import asdict, fields, replace
 from math import floor
 from typing import Any
 
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import Row, bindparam, or_, select, update
 
 from fedlens_proto.v1 import admin_pb2
 from fedlens_server.engine.cohorts.members import Participation, Round
+from fedlens_server.engine.enrolled import Profile
 from fedlens_server.engine.task import Task
 from fedlens_server.engine.view import Federation
 from fedlens_server.planning.task_settings import TaskSettings
@@ -23,6 +24,7 @@ from fedlens_server.store.dialects import insert
 
 # A first quarantine lasts an hour, each further one twice as long.
 QUARANTINE_S, MAX_QUARANTINE_S = 3600.0, 30 * 86400.0
+LEAST_PATIENCE_S = 10.0
 _MISSES = 2
 # More than so many make no difference.
 _MOST_MISSES = 16
@@ -48,7 +50,7 @@ def load(federation: Federation, task: Task, clients: Iterable[bytes]) -> None:
     of_task = select(schema.participants).where(_columns.task == task.id)
     found = dict.fromkeys(missing, _NONE)
     for row in federation.store.read_among(of_task, _columns.client, missing):
-        found[row.client] = Participation(**{each.name: getattr(row, each.name) for each in fields(Participation)})
+        found[row.client] = _of_row(row)
     for client, participation in found.items():
         task.participations.setdefault(client, participation)
 
@@ -72,7 +74,8 @@ def reported(transaction: Transaction, task: Task, client: bytes, number: int) -
 
     def follow() -> None:
         note_exhausted(task, [client])
-        task.leavers.forget(client)
+        if client in task.exhausted:
+            task.present.forget(client)
 
     transaction.after_commit(follow)
 
@@ -131,17 +134,23 @@ def left_places(task: Task, client: bytes) -> bool:
     return task.participations[client].misses >= _MISSES
 
 
-def patience_s(settings: TaskSettings, misses: int) -> float:
-    """The seconds for which a place must be free before it goes to a client that rests and left so many unused."""
+def patience_s(task: Task, misses: int) -> float:
+    """The seconds for which a place must be free before it goes to a client that rests and left so many unused.
+
+    Those that come by the pace have a round's length to do so. Without this, a few that ask all the time would have
+    most places, though they rest.
+    """
+    settings, first_s = task.settings, task.settings.patience_s
+    if first_s is None:
+        first_s = min(max(LEAST_PATIENCE_S, task.round_s or 0.0), settings.member_deadline_s)
     if misses < _MISSES:
-        return settings.patience_s
-    longest_s = max(settings.patience_s, settings.member_deadline_s)
-    return min(settings.patience_s * 4.0 ** min(misses, _MOST_MISSES), longest_s)
+        return first_s
+    return min(first_s * 4.0 ** min(misses, _MOST_MISSES), max(first_s, settings.member_deadline_s))
 
 
-def patiences(settings: TaskSettings) -> list[float]:
+def patiences(task: Task) -> list[float]:
     """All that `patience_s` may be, ascending."""
-    return sorted({patience_s(settings, misses) for misses in range(_MOST_MISSES + 1)})
+    return sorted({patience_s(task, misses) for misses in range(_MOST_MISSES + 1)})
 
 
 def rests(federation: Federation, task: Task, current: Round, client: bytes) -> bool:
@@ -163,10 +172,32 @@ def rest_rounds(federation: Federation, task: Task) -> int:
 
 
 def present(federation: Federation, task: Task) -> int:
-    """The number of clients that may train and were seen in `presence_s`, without those that left their last places."""
-    now, within_s = federation.clock.elapsed(), task.settings.presence_s
-    here, leavers = (each.count(now, within_s, task.may_train) for each in (federation.presence, task.leavers))
-    return max(0, here - leavers)
+    """The number of clients that were seen in `presence_s`, as `obstacles.note_present` notes them."""
+    return task.present.count(federation.clock.elapsed(), task.settings.presence_s)
+
+
+def profile_changed(federation: Federation, client: bytes, profile: Profile) -> None:
+    """Count a client no longer where it may not train any more."""
+    for task in federation.tasks.values():
+        if not task.may_train(profile):
+            task.present.forget(client)
+
+
+def restore(federation: Federation, task: Task) -> None:
+    """Take from the database who is absent, and of those that the federation saw lately who is present, at a start."""
+    of_task = select(schema.participants).where(_columns.task == task.id)
+    absent = of_task.where(or_(_columns.misses >= _MISSES, _columns.sits_out_until > federation.clock.now()))
+    for row in federation.store.read(absent):
+        task.participations[row.client] = _of_row(row)
+    now = federation.clock.elapsed()
+    for client, when in federation.presence.since(now - task.settings.presence_s):
+        known = client in task.participations or client in task.exhausted
+        if not known and task.may_train(federation.clients[client].profile):
+            task.present.restore(client, when)
+
+
+def _of_row(row: Row[Any]) -> Participation:
+    return Participation(**{each.name: getattr(row, each.name) for each in fields(Participation)})
 
 
 def _write(transaction: Transaction, task: Task, client: bytes, **changes: Any) -> None:

@@ -22,13 +22,14 @@ from sqlalchemy import update
 
 from fedlens_proto.v1 import admin_pb2, check_in_pb2
 from fedlens_server.engine import view
-from fedlens_server.engine.arrivals import canaries, participation
+from fedlens_server.engine.arrivals import canaries, obstacles, participation
 from fedlens_server.engine.cohorts import downloads
 from fedlens_server.engine.cohorts.cohort import Cohort, members_of
 from fedlens_server.engine.cohorts.members import WRITE_MEMBER, Member, Round, RoundKey, member_row
+from fedlens_server.engine.enrolled import Client
 from fedlens_server.engine.method_calls import MethodFailed, of_method
 from fedlens_server.engine.task import Task, TaskBundle
-from fedlens_server.engine.view import Federation
+from fedlens_server.engine.view import Change, Federation
 from fedlens_server.errors import ServerError
 from fedlens_server.planning.method import NothingToAggregate, State, TensorSet
 from fedlens_server.store import Transaction, schema
@@ -69,47 +70,12 @@ def held_place(federation: Federation, client: bytes) -> tuple[Task, Round] | No
     return next(held, None)
 
 
-def is_drawn(federation: Federation, client: bytes) -> bool:
-    """Tell whether a client is to report in a round whose members were drawn."""
+def is_drawn(federation: Federation, client: Client) -> bool:
+    """Tell whether a client is to report in a round whose members were drawn, in a task that still suits it."""
     now = federation.clock.elapsed()
-    drawn = (t.round for t in list(federation.tasks.values()) if not (t.settings.by_arrival or t.suspended))
-    return any(current is not None and current.holds_place(client, now) for current in drawn)
-
-
-def obstacle(
-    federation: Federation, task: Task, current: Round | None, client: bytes, request: Request
-) -> check_in_pb2.WaitReason | None:
-    """Why a client cannot get a place in a round, however many are free; None: it can.
-
-    Its participation is in memory, or it has never asked.
-    """
-    known = task.participations.get(client)
-    if not_eligible(task, request):
-        return check_in_pb2.WAIT_REASON_NOT_ELIGIBLE
-    if known is not None and federation.clock.now() < known.sits_out_until:
-        return check_in_pb2.WAIT_REASON_SITS_OUT
-    if current is not None and client in current.sitting_out:
-        return check_in_pb2.WAIT_REASON_PHASE
-    if task.paused:
-        return check_in_pb2.WAIT_REASON_PAUSED
-    if current is None:
-        return check_in_pb2.WAIT_REASON_NEXT_ROUND
-    member = current.members.get(client)
-    if member is not None and member.state != admin_pb2.MEMBER_STATE_PENDING:
-        return check_in_pb2.WAIT_REASON_NEXT_ROUND
-    return None
-
-
-def not_eligible(task: Task, request: Request) -> str:
-    """What a client lacks to get a place in a task; empty: nothing."""
-    least = task.settings.eligible
-    if request.num_examples < least.num_examples:
-        return (
-            f"{request.num_examples} train photos to offer; task {task.name!r} takes clients with {least.num_examples}"
-        )
-    if request.client_version < least.client_version:
-        return f"version {request.client_version} of the app; task {task.name!r} needs {least.client_version}"
-    return ""
+    drawn = (task for task in list(federation.tasks.values()) if not (task.settings.by_arrival or task.suspended))
+    current = (task.round for task in drawn if task.suits(client.profile))
+    return any(each is not None and each.holds_place(client.id, now) for each in current)
 
 
 class Places:
@@ -140,7 +106,7 @@ class Places:
         federation = self._federation
         now = federation.clock.elapsed()
         client = federation.authenticate(client_id)
-        federation.presence.saw(client_id, client.profile, now)
+        federation.presence.saw(client_id, now)
         if not client.profile.is_trainer or held_place(federation, client_id) is not None:
             return None
         may_have = any(
@@ -174,6 +140,7 @@ class Places:
         held = held_place(self._federation, client)
         if held is not None and held[1].held is not None:
             held[1].held.release(client)
+            held[1].returned.add(client)
             self.look()
 
     def look(self) -> None:
@@ -193,7 +160,7 @@ class Places:
             if current.held is not None:
                 times.append(current.held.next_end(self._looked_at))
             if current.free_since is not None:
-                times += (current.free_since + each for each in participation.patiences(task.settings))
+                times += (current.free_since + each for each in participation.patiences(task))
         return min(when for when in times if when > self._looked_at)
 
     def _give_all(self) -> None:
@@ -210,15 +177,25 @@ class Places:
             for task, current in sorted(
                 open_rounds(self._federation), key=lambda each: (-shares.get(each[0].id, 0.0), each[0].id)
             ):
-                given = self._give(task, current, left)
+                given = self._given(task, current, left)
                 left = {client: request for client, request in left.items() if client not in given}
-        except ServerError as error:
-            log.warning("no places were given: %s", error)
-        except Exception:
-            log.exception("no places were given")
         finally:
             for _, decided in asking.values():
                 decided.set_result(None)
+
+    def _given(self, task: Task, current: Round, asking: Mapping[bytes, Request]) -> Collection[bytes]:
+        """As `_give`; what fails in one task holds up no other one."""
+        try:
+            return self._give(task, current, asking)
+        except (MethodFailed, NothingToAggregate) as error:
+            log.error("task %r, round %d: no place could be given: %s", task.name, current.number, error)
+            current.fault = str(error)
+            self._federation.tell(Change(due=True))
+        except ServerError as error:
+            log.warning("task %r, round %d: no places were given: %s", task.name, current.number, error)
+        except Exception:
+            log.exception("task %r, round %d: no places were given", task.name, current.number)
+        return ()
 
     def _give(self, task: Task, current: Round, asking: Mapping[bytes, Request]) -> Collection[bytes]:
         """Give a round's free places to some of those who ask; returns these."""
@@ -248,11 +225,7 @@ class Places:
         ]
         if not cohorts and not again:
             return ()
-        try:
-            given = give(federation, current.key, cohorts, again).result()
-        except (MethodFailed, NothingToAggregate) as error:
-            log.error("task %r, round %d: no place could be given: %s", task.name, current.number, error)
-            return ()
+        given = give(federation, current.key, cohorts, again).result()
         federation.member_events[task.id, "resting"] += len(resting.intersection(given))
         if free_places(task, current, federation.clock.elapsed()) == 0:
             current.free_since = None
@@ -302,16 +275,16 @@ class Places:
             some = [client for client in clients[start : start + _AT_A_TIME] if self._may_ask(task, client, asking)]
             participation.load(self._federation, task, some)
             for client in some:
-                if obstacle(self._federation, task, current, client, asking[client]) is not None:
+                if obstacles.obstacle(self._federation, task, current, client, asking[client]) is not None:
                     continue
                 if participation.rests(self._federation, task, current, client):
                     resting.append(client)
                 else:
                     yield client
-        if current.free_since is None or (free_s := now - current.free_since) < task.settings.patience_s:
+        if current.free_since is None or (free_s := now - current.free_since) < participation.patience_s(task, 0):
             return
         for client in sorted(resting, key=lambda client: _turn(task, client)):
-            if free_s >= participation.patience_s(task.settings, task.participations[client].misses):
+            if free_s >= participation.patience_s(task, task.participations[client].misses):
                 yield client
 
     def _may_ask(self, task: Task, client: bytes, asking: Mapping[bytes, Request]) -> bool:
@@ -321,7 +294,7 @@ class Places:
             return False
         if task.is_over_for(client):
             return False
-        return held_place(self._federation, client) is None and not is_drawn(self._federation, client)
+        return held_place(self._federation, client) is None and not is_drawn(self._federation, known)
 
 
 def _turn(task: Task, client: bytes) -> tuple[bool, int, bytes]:
@@ -355,7 +328,8 @@ def give(
     for client, member in members.items():
         transaction.later(WRITE_MEMBER, member_row(current, client, member))
     for client in again:
-        if current.members[client].state == admin_pb2.MEMBER_STATE_PENDING:
+        is_pending = current.members[client].state == admin_pb2.MEMBER_STATE_PENDING
+        if is_pending and client not in current.returned:
             participation.left_place(transaction, task, client)
     if (first := current.deadline == inf) and members:
         transaction.execute(
@@ -371,6 +345,7 @@ def give(
         current.members.update(members)
         federation.member_events[key.task, "given"] += len(members)
         current.counts[admin_pb2.MEMBER_STATE_PENDING] += sum(m.phase == current.phase for m in members.values())
+        current.returned.difference_update(again)
         for client in given:
             member = current.members[client]
             bundle = member.bundle if member.phase == current.phase else None

@@ -96,6 +96,8 @@ class Round:
         free_since: The time since which it has had a free place; None: it has none.
         ended_by: The operator who ended it early; empty: nobody.
         late: Members whose updates came when it was closing.
+        returned: Members that were not reached with their place, and so have not left it unused.
+        fault: Why the method could give nobody a place; the round is abandoned for it. Empty: it could.
         report_s: Seconds from place to report, of each member that had its place until then.
         encoded: Downloads by the digest of the stored set that they were made from.
     """
@@ -114,6 +116,8 @@ class Round:
     free_since: float | None = None
     ended_by: str = ""
     late: set[bytes] = field(default_factory=set)
+    returned: set[bytes] = field(default_factory=set)
+    fault: str = ""
     report_s: list[float] = field(default_factory=list)
     encoded: dict[bytes, assignment_pb2.BlobSet] = field(default_factory=dict)
 

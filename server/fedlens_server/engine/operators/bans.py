@@ -7,6 +7,7 @@ from functools import partial
 from sqlalchemy import select, update
 
 from fedlens_server.engine import rounds
+from fedlens_server.engine.arrivals import participation
 from fedlens_server.engine.clients import leave_open_rounds
 from fedlens_server.engine.operators import audit, tokens
 from fedlens_server.engine.operators.access import Operator
@@ -115,5 +116,5 @@ def _follow(federation: Federation, clients: Iterable[bytes], banned: bool) -> N
     for client in clients:
         profile = replace(federation.clients[client].profile, revoked=banned)
         federation.clients.put(client, profile)
-        federation.presence.changed(client, profile)
+        participation.profile_changed(federation, client, profile)
     federation.changed(clients=clients)
