@@ -125,6 +125,9 @@ def _pool_settings(call: Call) -> None:
     call.numbers("padding", 0)
     if call.arguments["stride"] != []:
         call.numbers("stride", 1)
+    # Of a window without an element of its plane, torch gives the index of what would come next, beside it.
+    if any(step > 1 and pad for step, pad in zip(_pair(call, "dilation"), _pair(call, "padding"), strict=True)):
+        call.refuse("dilation", call.arguments["dilation"], "1 where there is padding")
 
 
 def _max_pool_backward(call: Call) -> None:
@@ -282,7 +285,8 @@ RULES = (
     ),
     Rule(
         _names("max_pool2d_with_indices.default"),
-        "float32 of four dimensions, window and stride of 1 or more; each index that it makes lies within its plane.",
+        "float32 of four dimensions, window and stride of 1 or more. A window with gaps has no padding: it might lie "
+        "beside its plane, and its index with it. So each index that it makes lies within its plane.",
         _pool_settings,
         _pool_work,
         copies=True,

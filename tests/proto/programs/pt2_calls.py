@@ -251,6 +251,19 @@ ATTACKS: dict[str, tuple[tuple[Tensors, list[Call]], str]] = {
         _one("max_pool2d_with_indices.default", IMAGE, (2, 3, 4, 4), self="x", kernel_size=[0, 0]),
         "kernel_size is .* at least 1",
     ),
+    "a window that lies beside its plane": (  # at rows -1 and 2 of rows 0 and 1
+        _one(
+            "max_pool2d_with_indices.default",
+            {"x": (3, 4, 2, 3)},
+            (3, 4, 1, 1),
+            self="x",
+            kernel_size=[2, 2],
+            stride=[2, 2],
+            padding=[1, 0],
+            dilation=[3, 2],
+        ),
+        "dilation is .* 1 where there is padding",
+    ),
     "a stride of 0": (
         _one("max_pool2d_with_indices.default", IMAGE, (2, 3, 4, 4), self="x", kernel_size=[2, 2], stride=[0, 0]),
         "stride is .* at least 1",
