@@ -205,9 +205,7 @@ def _updates(federation: Federation, task: Task, current: Round) -> list[Update]
             class_counts=member.class_counts,
             label_distribution=member.label_distribution,
             norms=member.norms,
-            bases=starts(member.phase, member.bundle, member.norms.nearest)
-            if member.norms and WEIGHTS in values
-            else {},
+            bases={} if member.norms is None else starts(member.phase, member.bundle, member.norms.nearest),
         )
 
     return [
@@ -220,7 +218,9 @@ def _updates(federation: Federation, task: Task, current: Round) -> list[Update]
 def _starts(task: Task, phase: int, bundle: bytes, otherwise: str) -> dict[str, str]:
     """By tensor of the uploaded weights the download that it starts from; `otherwise` is that of the others."""
     plan, manifest = task.phases[phase].plan, task.bundle(bundle).manifest
-    upload = next(each for each in plan.uploads if each.name == WEIGHTS)
+    upload = next((each for each in plan.uploads if each.name == WEIGHTS), None)
+    if upload is None:
+        return {}
     uploaded = plans.upload_layout(plan, upload, manifest).specs
     return {spec.name: otherwise for spec in uploaded if otherwise} | plans.starts(plan, upload, manifest)
 

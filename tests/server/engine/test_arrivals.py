@@ -455,6 +455,12 @@ def test_pauses_grow_with_those_present(server: Arrivals) -> None:
     assert server.come(CAROL)[0].wait.retry_after_ms > 20 * few
 
 
+def restart(server: Arrivals) -> None:
+    """Stop and start again, after what an hour's saving of who was seen stores."""
+    clients.note_seen(server.federation, server.federation.presence.take_unsaved()).result()
+    server.reopen()
+
+
 def present(server: Arrivals) -> int:
     return participation.present(server.federation, server.task)
 
@@ -490,9 +496,8 @@ def test_who_has_taken_part_as_often_as_it_may_is_not_present_also_after_a_resta
         server.advance()
     server.come(CAROL)
     assert present(server) == 1
-    clients.note_seen(server.federation, server.federation.presence.take_unsaved()).result()
 
-    server.reopen()
+    restart(server)
 
     assert present(server) == 1
 
@@ -506,9 +511,8 @@ def test_those_that_left_their_places_are_not_present_also_after_a_restart(serve
     server.advance()
     server.come(ALICE)
     assert present(server) == 1
-    clients.note_seen(server.federation, server.federation.presence.take_unsaved()).result()
 
-    server.reopen()
+    restart(server)
     server.come(ALICE)
 
     assert present(server) == 1
