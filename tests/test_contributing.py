@@ -54,7 +54,8 @@ def test_a_change_of_the_page_passes_its_own_test(name: str, tmp_path: Path) -> 
     tests = [path for path in touched if path.startswith("tests/")]
     packages = [str(tmp_path / folder.parent.relative_to(REPOSITORY)) for folder in PACKAGES.values()]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests],
+        # A shorter limit than this test's own, so that what hangs shows its stack.
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "timeout=200", *tests],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(packages)},
         capture_output=True,

@@ -281,7 +281,8 @@ def _example(
             spread = 0.01 if tensor_of(slot) in known else 1.0
             return weight + (spread * torch.rand(shape, generator=generator)).to(weight.dtype)
         case pb.SLOT_KIND_OPTIMISER:
-            return 1e-3 * torch.rand(shape, generator=generator)
+            # Not near zero: Adam divides by the root of the second moment, and would divide rounding by nothing.
+            return 5e-4 * (1 + torch.rand(shape, generator=generator))
         case pb.SLOT_KIND_COUNTER:
             return torch.tensor(3.0)
         case pb.SLOT_KIND_HYPER:

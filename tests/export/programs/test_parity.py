@@ -123,6 +123,17 @@ def test_a_program_that_computes_something_else_is_not_shipped(lowered: Callable
     assert parity.compare(_times(2.001), program, {}, {}) == 0.0
 
 
+def test_rounding_is_not_divided_by_a_second_moment_of_nothing() -> None:
+    moments = [slot(pb.SLOT_KIND_OPTIMISER, name, (2**20,)) for name in ("mean/weight", "square/weight")]
+    weight = slot(pb.SLOT_KIND_WEIGHT, "weight", (2**20,))
+    source, rounded = (
+        ProgramSource("step", tuple(moments), (weight,), lambda mean, square, by=by: (mean / (square + by).sqrt(),))
+        for by in (0.0, 1e-12)
+    )
+
+    assert parity.compare(source, rounded.function, {}, {}) <= parity.TOLERANCE
+
+
 @pytest.mark.long
 def test_a_deep_backbone_at_32_pixels_passes_in_every_format_and_a_wrong_one_does_not() -> None:
     backbone = seen_noise("efficientnet_b0", 32)
