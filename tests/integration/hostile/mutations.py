@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from fedlens_proto.wire import LENGTH, MEDIA_TYPE
 from tests.integration.hostile.plain_server import Reply
 
-# Of the requests that are changed at all; the rest stay valid, so that rounds and tasks go on under way.
+# Of all requests, so that rounds and tasks go on under way; and of the faults of a request with a message.
 VALID, CHANGED_ONLY_INSIDE = 0.4, 0.6
 NUMBERS = (0, 1, 127, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1)
 DOUBLES = (0.0, -0.0, -1.0, 5e-324, 1e308, float("inf"), float("-inf"), float("nan"))
