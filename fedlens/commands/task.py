@@ -37,7 +37,10 @@ def create(
     difference: Annotated[bool, typer.Option(help="Send updates as differences to the download.")] = False,
     download_codec: Annotated[str | None, typer.Option(help="Codec of downloads: f32, f16 or int8.")] = None,
     download_difference: Annotated[
-        bool, typer.Option(help="Offer downloads as differences to the last download that all clients share.")
+        bool,
+        typer.Option(
+            help="Offer downloads as differences to the last download that all clients share; not with --goal."
+        ),
     ] = False,
     evaluate_every: Annotated[int | None, typer.Option(help="Rounds between global evaluations.")] = None,
     personal_evaluation: Annotated[bool, typer.Option(help="Let every client evaluate its model at the end.")] = False,

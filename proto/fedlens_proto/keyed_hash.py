@@ -30,7 +30,9 @@ _pack_copy = struct.Struct("<I").pack
 
 def client_id(secret: bytes) -> bytes:
     """The public id, 32 bytes, of the client with this secret of 32 bytes."""
-    return sha256(b"fedlens/client/v1" + _digest_sized(secret, "secret")).digest()
+    if len(secret) != DIGEST_BYTES:
+        raise ValueError(f"secret must have {DIGEST_BYTES} bytes, found {len(secret)}")
+    return sha256(b"fedlens/client/v1" + secret).digest()
 
 
 def fleet_secret(fleet_key: bytes, seed: int, index: int) -> bytes:
@@ -127,9 +129,3 @@ def _words(header: bytes, count: int) -> NDArray[np.uint32]:
 
 def _round_hash(domain: bytes, task_seed: bytes, round_number: int, client: bytes) -> bytes:
     return sha256(domain + task_seed + struct.pack("<Q", round_number) + client).digest()
-
-
-def _digest_sized(value: bytes, what: str) -> bytes:
-    if len(value) != DIGEST_BYTES:
-        raise ValueError(f"{what} must have {DIGEST_BYTES} bytes, found {len(value)}")
-    return value

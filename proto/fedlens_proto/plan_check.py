@@ -80,7 +80,7 @@ def check(
         value = _value(evaluation.value, known, what)
         _need(value.makes == WEIGHTS, "evaluation", f"{what} of table {value.makes!r}; weights are evaluated")
         found = _program(evaluation.program or PREDICT, ProgramKind.PREDICT, manifest)
-        _check_bindings(found, evaluation.bindings, plan, manifest, known)
+        _check_bindings(found, evaluation.bindings, manifest, known)
     _check_uploads(plan, manifest, known)  # reads the programs of all evaluations, too
     _check_statistics(plan)
     read = still_read(plan, -1)
@@ -140,7 +140,7 @@ def _check_instruction(
         _need(bool(train.epochs or train.steps), "length", f"training {instruction.value!r} has no length")
         _check_rows(found, train.rows, (pb.ROWS_TRAIN, pb.ROWS_PUBLIC), plan, manifest)
         _check_hyper(found, train.hyper_values, manifest)
-        _check_bindings(found, train.bindings, plan, manifest, known, trains=True)
+        _check_bindings(found, train.bindings, manifest, known, trains=True)
     elif kind == "derive":
         derive = instruction.derive
         found = _program(derive.program, ProgramKind.DERIVE, manifest)
@@ -148,7 +148,7 @@ def _check_instruction(
         allowed = (pb.ROWS_PUBLIC,) if makes_rows(found) else over if batch_of(found) else (pb.ROWS_UNSPECIFIED,)
         _check_rows(found, derive.rows, allowed, plan, manifest)
         _check_hyper(found, derive.hyper_values, manifest)
-        _check_bindings(found, derive.bindings, plan, manifest, known)
+        _check_bindings(found, derive.bindings, manifest, known)
     else:
         raise PlanRefused("program", f"instruction {instruction.value!r} of a kind that this version does not know")
 
@@ -187,7 +187,6 @@ def _check_hyper(found: manifest_pb2.Program, values: Iterable[pb.HyperValue], m
 def _check_bindings(
     found: manifest_pb2.Program,
     bindings: Sequence[pb.Binding],
-    plan: pb.LocalPlan,
     manifest: manifest_pb2.Manifest,
     known: Mapping[str, Value],
     *,

@@ -295,7 +295,7 @@ class Bench:
         bans.ban(self.federation, client, "", ADMIN).result()
 
     def stop(self, task: str) -> None:
-        tasks.stop(self.federation, task, ADMIN).result()
+        tasks.stop(self.federation, tasks.find(self.federation, task), ADMIN).result()
 
     def forget(self, client: bytes) -> bool:
         return clients.forget(self.federation, client).result()

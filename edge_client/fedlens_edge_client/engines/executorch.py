@@ -1,9 +1,6 @@
 """The engine that runs `.pte` programs with ExecuTorch on one core, as phones do."""
 
-from collections.abc import Mapping
 from pathlib import Path
-
-from torch import Tensor
 
 from fedlens_edge_client.engines import BundleUnusable
 from fedlens_edge_client.engines.installed import runtime_version
@@ -50,6 +47,3 @@ class ExecutorchEngine(ProgramEngine):
             raise BundleUnusable(f"program {name!r} cannot be used: {error}") from error
         try_program(message, raw, self._tried)
         return PteProgram(message, raw)
-
-    def _read_frozen(self, program: LoadedProgram) -> Mapping[str, Tensor]:
-        return {}

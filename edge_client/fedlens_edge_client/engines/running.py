@@ -11,11 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedlens_edge_client.engines import BadInput, NonFinite, Rows
-from fedlens_edge_client.engines.feed import NUMPY, Feed, References, Uniforms, argument, check_array, copied
+from fedlens_edge_client.engines import BadInput, BundleUnusable, NonFinite, Rows
+from fedlens_edge_client.engines.feed import NUMPY, Feed, References, Uniforms, argument, check_array, copied, tensor
 from fedlens_edge_client.engines.loaded import LoadedProgram
 from fedlens_proto import manifest
-from fedlens_proto.blob import Array
+from fedlens_proto.blob import Array, Blob
+from fedlens_proto.errors import BlobError
 from fedlens_proto.manifest import Bundle, takes_views
 from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
@@ -49,13 +50,23 @@ class ProgramEngine(ABC):
             BundleUnusable: It cannot be loaded.
         """
 
-    @abstractmethod
     def _read_frozen(self, program: LoadedProgram) -> Mapping[str, Tensor]:
         """The tensors of the frozen backbone that `program` takes, by name.
 
         Raises:
             BundleUnusable: They cannot be read.
         """
+        slots = [slot for slot in program.inputs if slot.kind == pb.SLOT_KIND_FROZEN]
+        if not slots:
+            return {}
+        digest = self._bundle.manifest.frozen
+        try:
+            blob = Blob.open(self._bundle.part(digest), digest)
+            return {slot.name: tensor(slot, blob, "the frozen backbone") for slot in slots}
+        except (BlobError, BadInput) as error:
+            raise BundleUnusable(f"the frozen backbone cannot be read: {error}") from error
+        except OSError as error:
+            raise BundleUnusable(f"the frozen backbone cannot be read: {error.strerror}") from error
 
     def embed(self, photo: NDArray[np.float32]) -> NDArray[np.float32]:
         """As `Engine.embed`."""
@@ -86,15 +97,15 @@ class ProgramEngine(ABC):
             what, array = given[slot.kind]
             check_array(what, array, (len(photos), *slot.shape[1:]), slot.dtype)
             arguments.append((array, torch.zeros(tuple(slot.shape))))
-        tensors = [tensor for _, tensor in arguments]
+        tensors = [filled for _, filled in arguments]
         batch = program.inputs[0].shape[0]
         views = np.empty_like(photos)
         parts = [slice(start, min(start + batch, len(photos))) for start in range(0, len(photos), batch)]
 
         def refills() -> Iterator[None]:
             for part in parts:
-                for array, tensor in arguments:
-                    tensor.numpy()[: part.stop - part.start] = array[part]
+                for array, filled in arguments:
+                    filled.numpy()[: part.stop - part.start] = array[part]
                 yield
 
         with torch.inference_mode():

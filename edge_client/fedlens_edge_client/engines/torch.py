@@ -5,13 +5,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedlens_edge_client.engines import BadInput, BundleUnusable, NoSuchDevice
-from fedlens_edge_client.engines.feed import tensor
+from fedlens_edge_client.engines import NoSuchDevice
 from fedlens_edge_client.engines.loaded import LoadedProgram, read
 from fedlens_edge_client.engines.program import Program
 from fedlens_edge_client.engines.running import ProgramEngine
-from fedlens_proto.blob import Blob
-from fedlens_proto.errors import BlobError
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import manifest_pb2 as pb
 
@@ -38,29 +35,10 @@ class TorchEngine(ProgramEngine):
         return Program(*read(self._bundle, name, self.program_format), self._device)
 
     def _read_frozen(self, program: LoadedProgram) -> Mapping[str, Tensor]:
-        frozen = frozen_tensors(self._bundle, program)
+        frozen = super()._read_frozen(program)
         if self._device is None:
             return frozen
         return {name: value.to(self._device) for name, value in frozen.items()}
-
-
-def frozen_tensors(bundle: Bundle, program: LoadedProgram) -> dict[str, Tensor]:
-    """The tensors of the frozen backbone that a program takes, by name.
-
-    Raises:
-        BundleUnusable: They cannot be read.
-    """
-    slots = [slot for slot in program.inputs if slot.kind == pb.SLOT_KIND_FROZEN]
-    if not slots:
-        return {}
-    digest = bundle.manifest.frozen
-    try:
-        blob = Blob.open(bundle.part(digest), digest)
-        return {slot.name: tensor(slot, blob, "the frozen backbone") for slot in slots}
-    except (BlobError, BadInput) as error:
-        raise BundleUnusable(f"the frozen backbone cannot be read: {error}") from error
-    except OSError as error:
-        raise BundleUnusable(f"the frozen backbone cannot be read: {error.strerror}") from error
 
 
 def device_of(name: str) -> torch.device | None:

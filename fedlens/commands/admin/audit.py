@@ -3,9 +3,15 @@
 from typing import Annotated
 
 import typer
-from google.protobuf.json_format import MessageToDict
 
-from fedlens.commands.admin.profile import Admin, admin_client, readable_time, reported_admin, seconds
+from fedlens.commands.admin.profile import (
+    Admin,
+    admin_client,
+    message_values,
+    readable_time,
+    reported_admin,
+    seconds,
+)
 from fedlens.commands.options import AsJson, print_json
 
 
@@ -23,11 +29,7 @@ def audit(
 
         found = admin_client(admin).audit(seconds(since, "--since"))
         if as_json:
-            shown = (
-                MessageToDict(each, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-                for each in found
-            )
-            print_json([values | {"id": int(values["id"])} for values in shown])
+            print_json([message_values(each) for each in found])
             return
         rows = ([readable_time(each.at), each.operator, each.action, each.subject, each.detail] for each in found)
         print_table(("when", "operator", "action", "subject", "detail"), rows)

@@ -5,9 +5,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from google.protobuf.json_format import MessageToDict
 
-from fedlens.commands.admin.profile import Admin, admin_client, readable_time, reported_admin, seconds
+from fedlens.commands.admin.profile import (
+    Admin,
+    admin_client,
+    message_values,
+    readable_time,
+    reported_admin,
+    seconds,
+)
 from fedlens.commands.client import client
 from fedlens.commands.options import AsJson, print_json
 
@@ -59,10 +65,10 @@ def show(client: ClientId, admin: Admin = None, as_json: AsJson = False) -> None
 
         found = admin_client(admin).show_client(client)
         values = _values(found.client)
-        tasks = [_plain(task) for task in found.tasks]
+        tasks = [message_values(task) for task in found.tasks]
         if as_json:
             told = {key: getattr(found, key) for key in ("answer", "answer_task", "answer_detail", "answered_at")}
-            print_json(values | {"capabilities": _plain(found.capabilities), "tasks": tasks} | told)
+            print_json(values | {"capabilities": message_values(found.capabilities), "tasks": tasks} | told)
             return
         print_table(_COLUMNS, [_row(values)], uncut=True)
         print_table(
@@ -126,14 +132,8 @@ def _tell(what: str, kind: str, name: str, count: int, as_json: bool) -> None:
         typer.echo(f"{what} {name}" if kind == "clients" else f"{what} {count} clients of token {name!r}")
 
 
-def _plain(message: Any) -> dict[str, Any]:
-    values = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-    # Protobuf's JSON writes 64-bit integers as texts.
-    return {key: int(value) if isinstance(value, str) and value.isdecimal() else value for key, value in values.items()}
-
-
 def _values(client: Any) -> dict[str, Any]:
-    values = _plain(client)
+    values = message_values(client)
     words: Iterable[tuple[str, str]] = (("role", "CLIENT_ROLE_"), ("state", "CLIENT_STATE_"))
     values |= {key: values[key].removeprefix(prefix).lower().replace("_", "-") for key, prefix in words}
     return values | {"id": client.id.hex()}

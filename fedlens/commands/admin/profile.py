@@ -5,9 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
 
 from fedlens.commands.options import reported
 
@@ -20,6 +23,7 @@ Admin = Annotated[
         "--admin", envvar="FEDLENS_ADMIN", help="Profile of the server, the admin.toml that `serve --init` wrote."
     ),
 ]
+_LARGE = (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64)
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -58,3 +62,11 @@ def seconds(text: str | None, option: str) -> float:
 def readable_time(when: float, form: str = "%Y-%m-%d %H:%M:%SZ") -> str:
     """A time, by seconds since the epoch, in UTC; `-` for none."""
     return datetime.fromtimestamp(when, UTC).strftime(form) if when else "-"
+
+
+def message_values(message: Message) -> dict[str, Any]:
+    """A message for `--json`, by the names of its fields, with those that have their default."""
+    values = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    # Protobuf's JSON writes 64-bit integers as texts.
+    large = {field.name for field in message.DESCRIPTOR.fields if field.cpp_type in _LARGE and not field.is_repeated}
+    return values | {name: int(values[name]) for name in large & values.keys()}

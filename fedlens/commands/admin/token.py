@@ -4,9 +4,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from google.protobuf.json_format import MessageToDict
 
-from fedlens.commands.admin.profile import Admin, admin_client, readable_time, reported_admin, seconds
+from fedlens.commands.admin.profile import (
+    Admin,
+    admin_client,
+    message_values,
+    readable_time,
+    reported_admin,
+    seconds,
+)
 from fedlens.commands.link import LinkPublishers, drawn, link_of
 from fedlens.commands.options import AsJson, print_json
 
@@ -93,7 +99,7 @@ def revoke(name: TokenName, admin: Admin = None, as_json: AsJson = False) -> Non
 
 
 def _values(token: Any) -> dict[str, Any]:
-    values = MessageToDict(token, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    values = message_values(token)
     values["role"] = values["role"].removeprefix("TOKEN_ROLE_").lower()
     return values
 

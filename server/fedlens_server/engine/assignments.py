@@ -306,7 +306,7 @@ def _wait_for_place(
             rests = is_free and participation.rests(federation, task, current, client.id)
         reason = check_in_pb2.WAIT_REASON_REST if rests else check_in_pb2.WAIT_REASON_NEXT_ROUND
     if reason == check_in_pb2.WAIT_REASON_SITS_OUT:
-        after_s = task.participations[client.id].sits_out_until - federation.clock.now()
+        after_s = participation.past(task, client.id).sits_out_until - federation.clock.now()
     elif reason == check_in_pb2.WAIT_REASON_NOT_ELIGIBLE:
         after_s = pace.LONGEST_S
     else:

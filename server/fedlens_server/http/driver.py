@@ -8,7 +8,6 @@ import asyncio
 import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
-from math import inf
 
 from fedlens_server.clock import DAY_S
 from fedlens_server.engine import aggregation, garbage
@@ -64,18 +63,27 @@ class Driver:
     async def _run(self) -> None:
         while not self._stopping:
             self._changed.clear()
-            now = self._clock.elapsed()
-            self._not_before = {key: when for key, when in self._not_before.items() if when > now}
-            for key in aggregation.due(self._federation):
-                if key not in self._advancing and key not in self._not_before:
-                    self._advancing[key] = asyncio.create_task(self._advance(key))
-            waits = [*self._not_before.values(), self._places.next_look()]
-            deadline = aggregation.next_deadline(self._federation)
-            if deadline is not None and deadline > now:
-                waits.append(deadline)
-            alarm = asyncio.create_task(self._wake_at(min(waits, default=inf)))
+            try:
+                again_at = self._advance_due()
+            except Exception:  # without this loop no round of any task would go on
+                _log.exception("rounds could not be looked at; next try in %g s", FAILURE_PAUSE_S)
+                again_at = self._clock.elapsed() + FAILURE_PAUSE_S
+            alarm = asyncio.create_task(self._wake_at(again_at))
             await self._changed.wait()
             alarm.cancel()
+
+    def _advance_due(self) -> float:
+        """Begin to advance the rounds that are due; returns when to look again, by `Clock.elapsed`."""
+        now = self._clock.elapsed()
+        self._not_before = {key: when for key, when in self._not_before.items() if when > now}
+        for key in aggregation.due(self._federation):
+            if key not in self._advancing and key not in self._not_before:
+                self._advancing[key] = asyncio.create_task(self._advance(key))
+        waits = [*self._not_before.values(), self._places.next_look()]
+        deadline = aggregation.next_deadline(self._federation)
+        if deadline is not None and deadline > now:
+            waits.append(deadline)
+        return min(waits)
 
     async def _wake_at(self, when: float) -> None:
         await self._clock.sleep_until(when)

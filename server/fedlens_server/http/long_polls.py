@@ -7,10 +7,9 @@ clock.
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Set
-from concurrent.futures import Future
-from typing import Protocol
 
 from fedlens_proto.v1 import check_in_pb2
+from fedlens_server.engine.arrivals.places import Places
 from fedlens_server.telemetry import events
 
 BUSY_RETRY_MS = 5_000
@@ -18,22 +17,6 @@ BUSY_RETRY_MS = 5_000
 STOPPING_RETRY_MS, STOPPING_A_SECOND = 2_000, 500
 _LONG_HOLD_MS = 1_000
 Ask = Callable[[], check_in_pb2.CheckInResponse]
-
-
-class Seekers(Protocol):
-    """What takes note of clients that look for a place in a round."""
-
-    def ask(self, client_id: bytes, request: check_in_pb2.CheckInRequest) -> Future[None] | None:
-        """Look for a place now; the future ends when that is decided, None: there is none."""
-        ...
-
-    def hold(self, client: bytes, request: check_in_pb2.CheckInRequest) -> None:
-        """Look for a place until `release`."""
-        ...
-
-    def release(self, client: bytes) -> None:
-        """Look for a place no more."""
-        ...
 
 
 class Polls:
@@ -51,7 +34,7 @@ class Polls:
         return len(self._held)
 
     async def respond(
-        self, client: bytes, request: check_in_pb2.CheckInRequest, ask: Ask, seekers: Seekers
+        self, client: bytes, request: check_in_pb2.CheckInRequest, ask: Ask, places: Places
     ) -> check_in_pb2.CheckInResponse:
         """The response of `ask`, once that is more than a wait, or the time is over.
 
@@ -59,12 +42,12 @@ class Polls:
             client: The client; an older poll of it is ended.
             request: Names the task and the longest time to hold.
             ask: Called at once, and again after each change; an error of it ends the poll.
-            seekers: Look for a place while the client has none.
+            places: Look for a place while the client has none.
         """
         if older := self._held.pop(client, None):
             older.end(check_in_pb2.WAIT_REASON_SUPERSEDED)
         response = ask()
-        if response.WhichOneof("result") == "wait" and (decided := seekers.ask(client, request)) is not None:
+        if response.WhichOneof("result") == "wait" and (decided := places.ask(client, request)) is not None:
             await asyncio.wrap_future(decided)
             response = ask()
         hold_ms = min(request.hold_ms, self._max_hold_ms)
@@ -74,12 +57,12 @@ class Polls:
             return _wait(response, check_in_pb2.WAIT_REASON_STOPPING, self._spread_ms())
         if len(self._held) >= self._max_polls:
             return _wait(response, check_in_pb2.WAIT_REASON_BUSY, BUSY_RETRY_MS)
-        seekers.hold(client, request)
+        places.hold(client, request)
         try:
             return await self._hold(client, request.task, hold_ms, ask)
         finally:
             if client not in self._held:  # else a newer poll of the client looks on
-                seekers.release(client)
+                places.release(client)
 
     def wake(self, tasks: Set[int], concerns: Callable[[bytes], bool] = lambda client: True) -> None:
         """Ask again for all polls that one of these tasks may concern, of the clients that it `concerns`."""

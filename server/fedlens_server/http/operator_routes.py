@@ -121,10 +121,7 @@ async def show_task(request: web.Request) -> web.Response:
 
 async def stop_task(request: web.Request) -> web.Response:
     """`POST /v1/admin/tasks/{task}/stop`: end a task."""
-    service, task = request.app[SERVICE], request.match_info["task"]
-    federation = service.federation
-    await service.durable(tasks.stop(federation, task, request[OPERATOR]))
-    return responses.message(tasks.summary(federation, tasks.find(federation, task)))
+    return await _controlled(request, tasks.stop)
 
 
 async def delete_task(request: web.Request) -> web.Response:

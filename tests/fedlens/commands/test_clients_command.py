@@ -41,6 +41,15 @@ async def test_a_client_is_banned_with_a_reason_and_let_in_again(administered: S
     assert (await client.check_in()).HasField("wait")
 
 
+async def test_a_reason_of_digits_stays_text(administered: Server, operate: Command) -> None:
+    client = await administered.client(1)
+    await operate("client", "ban", client.id.hex(), "--reason", "42")
+
+    (listed,) = json.loads((await operate("client", "list", "--json")).stdout)
+
+    assert [value for value in listed.values() if value in ("42", 42)] == ["42"]
+
+
 async def test_the_first_digits_of_an_id_are_enough(administered: Server, operate: Command) -> None:
     client = await administered.client(1)
     await administered.client(2)

@@ -114,7 +114,7 @@ def test_what_was_kept_of_a_client_forgotten_while_a_round_closes_goes_with_the_
         patchwork.reopen()
     before = is_kept(patchwork, 1.0)
     if end == "stop":
-        tasks.stop(patchwork.federation, "task", ADMIN).result()
+        tasks.stop(patchwork.federation, tasks.find(patchwork.federation, "task"), ADMIN).result()
     else:
         patchwork.advance()
 

@@ -101,7 +101,7 @@ def test_of_two_deletions_at_a_time_the_second_finds_nothing(server: Arrivals) -
 def test_what_was_under_way_when_its_task_was_deleted_ends_without_effect(server: Arrivals) -> None:
     server.take(name="first")
     key = tasks.find(server.federation, "first").round.key  # type: ignore[union-attr]  # it starts at once
-    tasks.stop(server.federation, "first", KIM).result()
+    tasks.stop(server.federation, tasks.find(server.federation, "first"), KIM).result()
     delete(server, "first")
 
     assert not rounds.close(server.federation, key).result()

@@ -104,7 +104,7 @@ def test_a_client_whose_one_task_has_ended_waits_while_another_has_not_begun(ben
     bench.start()
     bench.make(population=3, name="larger")
 
-    tasks.stop(bench.federation, "task", ADMIN).result()
+    tasks.stop(bench.federation, tasks.find(bench.federation, "task"), ADMIN).result()
 
     assert bench.check_in(ALICE).wait.reason == check_in_pb2.WAIT_REASON_POPULATION
     assert bench.check_in(ALICE, task=1).HasField("finished")

@@ -217,7 +217,7 @@ def test_what_a_task_knows_of_its_clients_outlives_their_receipts(server: Arriva
 
 
 def test_a_round_that_nobody_came_to_has_no_receipts_to_delete(server: Arrivals) -> None:
-    tasks.stop(server.federation, "task", ADMIN).result()
+    tasks.stop(server.federation, tasks.find(server.federation, "task"), ADMIN).result()
 
     assert [delete(server, START), delete(server, START)] == [inf, inf]
     assert server.show().rounds[0].state == admin_pb2.ROUND_STATE_ABANDONED

@@ -148,11 +148,11 @@ def test_no_photos_at_all_abandon_the_round(running: Bench) -> None:
 
 def test_a_client_is_finished_only_when_every_task_for_it_is(running: Bench) -> None:
     running.make(name="second")
-    tasks.stop(running.federation, "task", ADMIN).result()
+    tasks.stop(running.federation, tasks.find(running.federation, "task"), ADMIN).result()
     running.settle()
 
     assert running.assignment(ALICE).task == 2
-    tasks.stop(running.federation, "second", ADMIN).result()
+    tasks.stop(running.federation, tasks.find(running.federation, "second"), ADMIN).result()
     assert running.check_in(ALICE).HasField("finished")
 
 
@@ -225,9 +225,9 @@ def test_a_stopped_tasks_round_is_abandoned_and_its_model_stays(running: Bench) 
     running.commit(2.0, 2.0)
     running.report(ALICE, 9.0)
 
-    tasks.stop(running.federation, "task", ADMIN).result()
+    tasks.stop(running.federation, tasks.find(running.federation, "task"), ADMIN).result()
     stopped = running.show()
-    tasks.stop(running.federation, "1", ADMIN).result()
+    tasks.stop(running.federation, tasks.find(running.federation, "1"), ADMIN).result()
 
     assert stopped.task.state == admin_pb2.TASK_STATE_STOPPED
     assert stopped.rounds[1].reason == "the task was stopped"

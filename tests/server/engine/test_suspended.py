@@ -66,7 +66,7 @@ def test_operators_see_why_a_task_is_suspended_and_can_end_it(half: Bench, site:
     suspended = half.show().task
     with pytest.raises(Unavailable, match=r"task 'task' cannot be used without its method: .* found 'half'"):
         tasks.model(half.federation, "task")
-    tasks.stop(half.federation, "task", ADMIN).result()
+    tasks.stop(half.federation, tasks.find(half.federation, "task"), ADMIN).result()
     half.reopen()
 
     assert suspended.state == admin_pb2.TASK_STATE_SUSPENDED

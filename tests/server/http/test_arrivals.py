@@ -10,7 +10,10 @@ import pytest
 
 from fedlens_proto.v1 import admin_pb2, check_in_pb2, update_pb2
 from fedlens_server.engine import assignments
+from fedlens_server.engine.arrivals import obstacles, participation
+from fedlens_server.engine.task import Task
 from fedlens_server.engine.view import Federation
+from fedlens_server.http.driver import FAILURE_PAUSE_S
 from tests.server.bundles import tiny_bundle
 from tests.server.http.running import BAN, Client, Server, round_path, trained, until, update
 from tests.server.http.test_long_polls import held
@@ -72,6 +75,61 @@ async def test_a_held_poll_that_rests_gets_a_place_that_stays_free(server: Serve
     server.clock.wind(10)
 
     assert (await poll).assignment.round == 2
+
+
+async def test_a_place_may_be_given_while_its_time_is_looked_up(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _, _ = await arrivals(server, rest=5)
+    await first.upload(await first.assignment())
+    poll = await held(first)
+    places, task = server.service.places, server.service.federation.tasks[1]
+    await until(lambda: task.round.free_since is not None)
+    patiences = participation.patiences
+
+    def given_meanwhile(of: Task) -> list[float]:
+        task.round.free_since = None
+        return list(patiences(of))
+
+    monkeypatch.setattr(participation, "patiences", given_meanwhile)
+
+    assert places.next_look() > 0
+    poll.cancel()
+
+
+async def test_a_client_that_is_forgotten_while_it_asks_is_answered(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _, _ = await arrivals(server)
+    await first.upload(await first.assignment())
+    task = server.service.federation.tasks[1]
+
+    def forgotten_meanwhile(*_: object) -> int:
+        task.participations.pop(first.id, None)
+        return check_in_pb2.WAIT_REASON_SITS_OUT
+
+    monkeypatch.setattr(obstacles, "obstacle", forgotten_meanwhile)
+
+    assert (await first.check_in()).wait.reason == check_in_pb2.WAIT_REASON_SITS_OUT
+
+
+async def test_rounds_go_on_after_a_look_at_them_has_failed(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second, _ = await arrivals(server)
+    places = server.service.places
+    next_look = places.next_look
+
+    def fails_once() -> float:
+        monkeypatch.setattr(places, "next_look", next_look)
+        raise TypeError("what cannot be foreseen")
+
+    monkeypatch.setattr(places, "next_look", fails_once)
+    await first.upload(await first.assignment())
+    await until(lambda: "rounds could not be looked at" in caplog.text)
+    server.clock.wind(FAILURE_PAUSE_S)
+
+    assert (await second.assignment()).round == 2
 
 
 @pytest.mark.parametrize("ended", [False, True])

@@ -113,7 +113,7 @@ class FleetProcesses:
 def _many_files() -> Iterator[None]:
     """Raise the limit of open files, which child processes inherit, as far as the system allows.
 
-    Each client needs about eight; the usual limit of 1024 is for programs that call select().
+    Each client needs about five; the usual limit of 1024 is for programs that call select().
     """
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     # A system may refuse its own "unlimited"; then the limit stays.

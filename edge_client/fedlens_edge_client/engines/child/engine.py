@@ -3,7 +3,7 @@
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 
 import torch
@@ -17,7 +17,6 @@ from fedlens_edge_client.engines.installed import runtime_version
 from fedlens_edge_client.engines.loaded import LoadedProgram, read_intact
 from fedlens_edge_client.engines.pte import check_for_phones
 from fedlens_edge_client.engines.running import ProgramEngine
-from fedlens_edge_client.engines.torch import frozen_tensors
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import manifest_pb2 as pb
 
@@ -60,9 +59,6 @@ class ChildEngine(ProgramEngine):
     def _load(self, name: str) -> LoadedProgram:
         assert self._child is not None, "`_program` has taken one"
         return ChildProgram(self._child, *read_intact(self._bundle, name, self._format), self._format)
-
-    def _read_frozen(self, program: LoadedProgram) -> Mapping[str, Tensor]:
-        return frozen_tensors(self._bundle, program)
 
 
 class ChildProgram(LoadedProgram):

@@ -17,10 +17,9 @@ def obstacle(
 
     Its participation is in memory, or it has never asked.
     """
-    known = task.participations.get(client)
     if not_eligible(task, request):
         return check_in_pb2.WAIT_REASON_NOT_ELIGIBLE
-    if known is not None and federation.clock.now() < known.sits_out_until:
+    if federation.clock.now() < participation.past(task, client).sits_out_until:
         return check_in_pb2.WAIT_REASON_SITS_OUT
     if current is not None and client in current.sitting_out:
         return check_in_pb2.WAIT_REASON_PHASE
@@ -36,9 +35,11 @@ def obstacle(
 
 def note_present(federation: Federation, task: Task, client: bytes, request: Request) -> None:
     """Count a client that asks as present in a task, or no longer if it is to get no place for a long time."""
-    known = task.participations.get(client)
-    has_left = known is not None and participation.left_places(task, client)
-    if has_left or task.is_over_for(client) or obstacle(federation, task, None, client, request) in _LASTING:
+    if (
+        participation.left_places(task, client)
+        or task.is_over_for(client)
+        or obstacle(federation, task, None, client, request) in _LASTING
+    ):
         task.present.forget(client)
     else:
         task.present.saw(client, federation.clock.elapsed())

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Row, bindparam, or_, select, update
 
 from fedlens_proto.v1 import admin_pb2
-from fedlens_server.engine.cohorts.members import Participation, Round
+from fedlens_server.engine.cohorts.members import UPDATE_MEMBER, Participation, Round
 from fedlens_server.engine.enrolled import Profile
 from fedlens_server.engine.task import Task
 from fedlens_server.engine.view import Federation
@@ -35,11 +35,7 @@ _WRITE = _insert.on_conflict_do_update(
     index_elements=["task", "client"],
     set_={each.name: _insert.excluded[each.name] for each in fields(Participation)},
 )
-_MISS = (
-    update(schema.members)
-    .where(_members.task == bindparam("t"), _members.round == bindparam("r"), _members.client == bindparam("c"))
-    .values(state=bindparam("s"))
-)
+_MISS = UPDATE_MEMBER.values(state=bindparam("s"))
 
 
 def load(federation: Federation, task: Task, clients: Iterable[bytes]) -> None:
@@ -83,7 +79,7 @@ def reported(transaction: Transaction, task: Task, client: bytes, number: int) -
 def note_exhausted(task: Task, clients: Iterable[bytes]) -> None:
     """Note who of these has taken part as often as it may, by what is in memory."""
     if (limit := task.settings.max_participations) is not None:
-        task.exhausted |= {client for client in clients if task.participations.get(client, _NONE).times >= limit}
+        task.exhausted |= {client for client in clients if past(task, client).times >= limit}
 
 
 def committed(transaction: Transaction, task: Task, current: Round) -> None:
@@ -129,9 +125,14 @@ def population(federation: Federation, task: Task) -> tuple[bytes, ...]:
     return tuple(sorted(row.client for row in rows))
 
 
+def past(task: Task, client: bytes) -> Participation:
+    """The participation of a client, as far as it is in memory, from which it may be forgotten at any moment."""
+    return task.participations.get(client, _NONE)
+
+
 def left_places(task: Task, client: bytes) -> bool:
     """Tell whether a client has left its last places unused; its participation is in memory."""
-    return task.participations[client].misses >= _MISSES
+    return past(task, client).misses >= _MISSES
 
 
 def patience_s(task: Task, misses: int) -> float:
@@ -159,7 +160,7 @@ def rests(federation: Federation, task: Task, current: Round, client: bytes) -> 
         return False
     if left_places(task, client):
         return True
-    known = task.participations[client]
+    known = past(task, client)
     return known.last_round > 0 and current.number - known.last_round <= rest_rounds(federation, task)
 
 

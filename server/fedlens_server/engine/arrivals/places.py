@@ -159,8 +159,8 @@ class Places:
         for task, current in open_rounds(self._federation):
             if current.held is not None:
                 times.append(current.held.next_end(self._looked_at))
-            if current.free_since is not None:
-                times += (current.free_since + each for each in participation.patiences(task))
+            if (since := current.free_since) is not None:  # the thread may set it to None meanwhile
+                times += (since + each for each in participation.patiences(task))
         return min(when for when in times if when > self._looked_at)
 
     def _give_all(self) -> None:
@@ -284,7 +284,7 @@ class Places:
         if current.free_since is None or (free_s := now - current.free_since) < participation.patience_s(task, 0):
             return
         for client in sorted(resting, key=lambda client: _turn(task, client)):
-            if free_s >= participation.patience_s(task, task.participations[client].misses):
+            if free_s >= participation.patience_s(task, participation.past(task, client).misses):
                 yield client
 
     def _may_ask(self, task: Task, client: bytes, asking: Mapping[bytes, Request]) -> bool:
@@ -299,7 +299,7 @@ class Places:
 
 def _turn(task: Task, client: bytes) -> tuple[bool, int, bytes]:
     """The order of those who rest: who reported longest ago, and last who leaves places unused."""
-    return participation.left_places(task, client), task.participations[client].last_round, client
+    return participation.left_places(task, client), participation.past(task, client).last_round, client
 
 
 @view.operation()

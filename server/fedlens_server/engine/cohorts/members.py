@@ -169,18 +169,14 @@ WRITE_MEMBER = _insert.on_conflict_do_update(
 )
 _members = schema.members.c
 _absent = Member(bundle=b"", state=admin_pb2.MEMBER_STATE_LEFT).columns()
+UPDATE_MEMBER = update(schema.members).where(
+    _members.task == bindparam("t"), _members.round == bindparam("r"), _members.client == bindparam("c")
+)
 # The row alone knows bundle and phase.
-LEAVE_ENDED_ROUND = (
-    update(schema.members)
-    .where(_members.task == bindparam("t"), _members.round == bindparam("r"), _members.client == bindparam("c"))
-    .values({name: value for name, value in _absent.items() if name not in ("bundle", "phase")})
+LEAVE_ENDED_ROUND = UPDATE_MEMBER.values(
+    {name: value for name, value in _absent.items() if name not in ("bundle", "phase")}
 )
-
-EXCLUDE_MEMBER = (
-    update(schema.members)
-    .where(_members.task == bindparam("t"), _members.round == bindparam("r"), _members.client == bindparam("c"))
-    .values(state=bindparam("state"), reason=bindparam("reason"))
-)
+EXCLUDE_MEMBER = UPDATE_MEMBER.values(state=bindparam("state"), reason=bindparam("reason"))
 
 
 def member_row(current: Round, client: bytes, member: Member) -> dict[str, Any]:

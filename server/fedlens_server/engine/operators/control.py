@@ -35,7 +35,7 @@ def pause(federation: Federation, transaction: Transaction, task: Task, by: Oper
     Raises:
         TaskDiffers: The task has ended.
     """
-    _need_going(task)
+    need_going(task)
     if not task.paused:
         audit.record(federation, transaction, by, "task pause", task.name)
         pauses.write(federation, transaction, task, f"by {by.name}")
@@ -48,7 +48,7 @@ def resume(federation: Federation, transaction: Transaction, task: Task, by: Ope
     Raises:
         TaskDiffers: The task has ended.
     """
-    _need_going(task)
+    need_going(task)
     if not task.paused:
         return
     audit.record(federation, transaction, by, "task resume", task.name)
@@ -71,7 +71,7 @@ def end_round(federation: Federation, transaction: Transaction, task: Task, by: 
     Raises:
         TaskDiffers: The task has no open round.
     """
-    _need_going(task)
+    need_going(task)
     if task.round is None:
         raise TaskDiffers(f"task {task.name!r} has no open round")
     if not task.round.closing:
@@ -93,7 +93,7 @@ def change(
         Malformed: A setting is none that can be changed, or the settings do not fit together.
     """
     changes = task_settings.parse_object(settings_json)
-    _need_going(task)
+    need_going(task)
     if task.suspended:
         raise Unavailable(f"task {task.name!r} is suspended until its method is installed on the server again")
     for name in sorted(changes.keys() - CHANGEABLE):
@@ -114,14 +114,15 @@ def change(
     def follow() -> None:
         task.settings, task.method, task.phases, task.method_phases = settings, method, planned, method_phases
         task.exhausted = exhausted
-        participation.note_exhausted(task, task.participations)  # what was committed since
+        participation.note_exhausted(task, list(task.participations))  # what was committed since
         federation.changed([task.id], due=True)
 
     transaction.after_commit(follow)
     return settings
 
 
-def _need_going(task: Task) -> None:
+def need_going(task: Task) -> None:
+    """Raise `TaskDiffers` if a task has ended."""
     if task.ended:
         raise TaskDiffers(f"task {task.name!r} has ended; nothing of it can be changed")
 

@@ -14,6 +14,7 @@ from fedlens_proto.v1 import statement_pb2
 from fedlens_server.clock import DAY_S
 from fedlens_server.engine.operators import audit
 from fedlens_server.engine.operators.access import Operator
+from fedlens_server.engine.operators.control import need_going
 from fedlens_server.engine.task import Task, TaskBundle
 from fedlens_server.engine.view import Federation, operation
 from fedlens_server.errors import Malformed, TaskDiffers
@@ -57,8 +58,7 @@ def renew(federation: Federation, transaction: Transaction, task: Task, signed: 
         TaskDiffers: The task has ended, or has no such bundle.
         Malformed: As in `check`; or a statement is older than the one before.
     """
-    if task.ended:
-        raise TaskDiffers(f"task {task.name!r} has ended; nothing of it can be changed")
+    need_going(task)
     if not signed:
         raise Malformed("statements: found none; send one about each bundle to renew")
     positions = {bundle.id: i for i, bundle in enumerate(task.bundles)}

@@ -96,13 +96,8 @@ def find(federation: Federation, name_or_id: str) -> Task:
 
 
 @operation()
-def stop(federation: Federation, transaction: Transaction, name_or_id: str, by: Operator) -> None:
-    """End a task; an open round is abandoned. Again: no effect.
-
-    Raises:
-        Unknown: No such task.
-    """
-    task = find(federation, name_or_id)
+def stop(federation: Federation, transaction: Transaction, task: Task, by: Operator) -> None:
+    """End a task; an open round is abandoned. Again: no effect."""
     if not task.ended:
         audit.record(federation, transaction, by, "task stop", task.name)
         rounds.stop(federation, transaction, task)

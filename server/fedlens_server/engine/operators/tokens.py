@@ -91,7 +91,7 @@ def create(
     secret = secrets.token_urlsafe(32)
     expires_at = now + request.expires_in_s if request.expires_in_s else None
     write(transaction, secret, name=name, role=request.role, now=now, expires_at=expires_at, **values)
-    audit.record(federation, transaction, by, "token new", name, _word(request.role))
+    audit.record(federation, transaction, by, "token new", name, wire.word(admission_pb2.TokenRole, request.role))
     row = transaction.execute(_ALL.where(_columns.name == name)).one()
     transaction.after_commit(lambda: _take_up(federation, row))
     return admission_pb2.CreateTokenResponse(token=_shown(row), secret=secret)
@@ -176,10 +176,6 @@ def _take_up(federation: Federation, row: Row[Any]) -> None:
 
 def _operator(row: Row[Any]) -> Operator:
     return Operator(name=row.name, role=row.role, expires_at=row.expires_at)
-
-
-def _word(role: admission_pb2.TokenRole) -> str:
-    return wire.word(admission_pb2.TokenRole, role)
 
 
 def _shown(row: Row[Any]) -> admission_pb2.Token:

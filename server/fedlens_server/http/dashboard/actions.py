@@ -16,10 +16,6 @@ from fedlens_server.http.dashboard.pages import number
 Act = Callable[[Federation, Any, str, Operator], Future[Any]]
 
 
-def _always(subject: object) -> bool:
-    return True
-
-
 @dataclass(frozen=True, kw_only=True)
 class Action:
     """A change that an operator can make.
@@ -39,7 +35,7 @@ class Action:
     act: Act
     asks: str = ""
     choices: Callable[[Any], Sequence[int]] | None = None
-    applies: Callable[[Any], bool] = _always
+    applies: Callable[[Any], bool] = lambda subject: True
     is_grave: bool = False
 
 
@@ -81,12 +77,9 @@ def _round(value: str) -> int:
     return number("round", value, "a round")
 
 
-def _goes_on(task: Task) -> bool:
-    return not task.ended
-
-
 def _has_open_round(task: Task) -> bool:
-    return not task.ended and task.round is not None and task.round.state == admin_pb2.ROUND_STATE_OPEN
+    current = task.round
+    return not task.ended and current is not None and current.state == admin_pb2.ROUND_STATE_OPEN
 
 
 def _kept_rounds(task: Task) -> list[int]:
@@ -140,8 +133,8 @@ SUBJECTS: Mapping[str, Subjects] = {
             "stop": Action(
                 title="Stop for good",
                 effect="The open round is abandoned, and no further one opens. The model stays.",
-                act=lambda federation, task, _, by: tasks.stop(federation, str(task.id), by),
-                applies=_goes_on,
+                act=lambda federation, task, _, by: tasks.stop(federation, task, by),
+                applies=lambda task: not task.ended,
                 is_grave=True,
             ),
             "delete": Action(
