@@ -4,14 +4,7 @@ from typing import Annotated
 
 import typer
 
-from fedlens.commands.admin.profile import (
-    Admin,
-    admin_client,
-    message_values,
-    readable_time,
-    reported_admin,
-    seconds,
-)
+from fedlens.commands.admin.profile import Admin, admin_client, message_values, readable_time, reported_admin, seconds
 from fedlens.commands.options import AsJson, print_json
 
 

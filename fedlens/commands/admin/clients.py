@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from fedlens.commands.admin.profile import (
-    Admin,
-    admin_client,
-    message_values,
-    readable_time,
-    reported_admin,
-    seconds,
-)
+from fedlens.commands.admin.profile import Admin, admin_client, message_values, readable_time, reported_admin, seconds
 from fedlens.commands.client import client
 from fedlens.commands.options import AsJson, print_json
 

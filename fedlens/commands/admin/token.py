@@ -5,14 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from fedlens.commands.admin.profile import (
-    Admin,
-    admin_client,
-    message_values,
-    readable_time,
-    reported_admin,
-    seconds,
-)
+from fedlens.commands.admin.profile import Admin, admin_client, message_values, readable_time, reported_admin, seconds
 from fedlens.commands.link import LinkPublishers, drawn, link_of
 from fedlens.commands.options import AsJson, print_json
 
