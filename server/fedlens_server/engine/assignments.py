@@ -212,9 +212,10 @@ def _assignment(federation: Federation, task: Task, client: Client) -> assignmen
     if current is None or current.state != admin_pb2.ROUND_STATE_OPEN:
         return None
     now = federation.clock.elapsed()
-    if not current.holds_place(client.id, now):
+    # Once: its place may run out, or its report come, at any moment.
+    member, left = current.members.get(client.id), current.until(client.id) - now
+    if member is None or member.state != admin_pb2.MEMBER_STATE_PENDING or left <= 0:
         return None
-    member, left = current.members[client.id], current.until(client.id) - now
     return assignment_pb2.Assignment(
         task=task.id,
         round=current.number,

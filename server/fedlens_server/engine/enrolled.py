@@ -6,7 +6,7 @@ is decided once a profile, and clients are counted without looking at each.
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 
 from fedlens_proto.v1 import enrolment_pb2
 
@@ -14,7 +14,7 @@ ANY_TABLE = "*"
 """As one of a client's tables: it sends any."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
     """The properties that clients have in common; `raw` is the canonical message of their capabilities."""
 
@@ -22,10 +22,10 @@ class Profile:
     raw: bytes
     revoked: bool = False  # banned by an operator
 
-    @cached_property
+    @property
     def capabilities(self) -> enrolment_pb2.Capabilities:
-        """The capabilities that the clients enrolled with."""
-        return enrolment_pb2.Capabilities.FromString(self.raw)
+        """The capabilities that the clients enrolled with; not to be changed."""
+        return _capabilities(self.raw)
 
     @property
     def is_trainer(self) -> bool:
@@ -36,6 +36,12 @@ class Profile:
         """Tell whether the client lets all that has these names leave the device."""
         allowed = self.capabilities.tables
         return ANY_TABLE in allowed or all(name in allowed for name in asked)
+
+
+# Strangers can enrol with as many kinds of capabilities as there are clients, and a message is large beside its bytes.
+@lru_cache(1024)
+def _capabilities(raw: bytes) -> enrolment_pb2.Capabilities:
+    return enrolment_pb2.Capabilities.FromString(raw)
 
 
 @dataclass(frozen=True, slots=True)

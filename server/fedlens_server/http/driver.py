@@ -105,7 +105,10 @@ class Driver:
     async def _tell_ends(self) -> None:
         """Tell operators once a day which statements of publishers end soon."""
         while True:
-            statements.note_ends(self._federation)
+            try:
+                statements.note_ends(self._federation)
+            except Exception:
+                _log.exception("ends of statements could not be told; next try in %g s", DAY_S)
             await self._clock.sleep_until(self._clock.elapsed() + DAY_S)
 
     async def _tidy(self) -> None:
@@ -115,6 +118,8 @@ class Driver:
                 await asyncio.to_thread(self._federation.store.tidy, self._clock.now())
             except Unavailable as error:
                 _log.warning("blobs that nothing names could not be deleted: %s", error)
+            except Exception:
+                _log.exception("blobs that nothing names could not be deleted; next try in %g s", TIDY_EVERY_S)
             await self._clock.sleep_until(self._clock.elapsed() + TIDY_EVERY_S)
 
     async def _delete_tasks(self) -> None:

@@ -1,9 +1,10 @@
 """The running service, shared by all requests: the federation, the polls held open, and the state of the server."""
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager
 from enum import Enum
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ from fedlens_server.telemetry import events
 from fedlens_server.telemetry.metrics import Metrics
 
 RETRY_MS = 2_000
+_log = logging.getLogger(__name__)
 
 
 class ServiceState(Enum):
@@ -206,9 +208,13 @@ class Service:
         """Once a minute, store which clients are here."""
         while True:
             await self.clock.sleep_until(self.clock.elapsed() + BUCKET_S)
-            if seen := federation.presence.take_unsaved():
-                with suppress(StorageFull, Unavailable):  # they are seen again
+            try:
+                if seen := federation.presence.take_unsaved():
                     await asyncio.wrap_future(clients.note_seen(federation, seen))
+            except (StorageFull, Unavailable):
+                pass  # they are seen again
+            except Exception:
+                _log.exception("which clients are here could not be stored; next try in %g s", BUCKET_S)
 
 
 SERVICE = web.AppKey("service", Service)

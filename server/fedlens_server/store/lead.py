@@ -192,9 +192,10 @@ class Lead:
             try:
                 with self._engine.begin() as connection:
                     is_mine = connection.execute(renewing, {"mine": self.term}).rowcount == 1
-            except DBAPIError as error:
+            except Exception as error:  # without this thread the server would lead no more, and not end either
                 if pause_s != RETRY_S:
-                    events.note(Event.LEAD_DOUBTFUL, term=self.term, reason=reason(error))
+                    why = reason(error) if isinstance(error, DBAPIError) else repr(error)
+                    events.note(Event.LEAD_DOUBTFUL, term=self.term, reason=why)
                 pause_s = RETRY_S
                 continue
             if not is_mine:

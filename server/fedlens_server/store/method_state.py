@@ -87,7 +87,8 @@ def prepare(store: Store, old: State, new: State, open_blobs: ExitStack) -> Prep
             values[key] = value
         elif isinstance(value, Mapping):
             with _naming(key, "a set has an array of numbers for each name"):
-                stored = value if isinstance(value, StoredTensors) else write(value)
+                # An update's file is open until its round is aggregated; other threads read a state meanwhile.
+                stored = value.unopened() if isinstance(value, StoredTensors) else write(value)
             values[key] = stored
             changed.append(Row(key, TENSORS, stored.digest, None))
         elif isinstance(value, np.ndarray):

@@ -57,6 +57,12 @@ class StoredTensors(Mapping[str, Array]):
             self._layout = layout
         return self._layout
 
+    def unopened(self) -> Self:
+        """The same tensors, whose file every read opens, also while it is open here."""
+        found = type(self)(self.digest, self.size, self._locate)
+        found._index, found._layout = self._index, self._layout
+        return found
+
     @contextmanager
     def opened(self) -> Iterator[Self]:
         """Keep the blob's file open, to read many spans; otherwise every read opens the file."""

@@ -2,9 +2,15 @@
 
 import asyncio
 import re
+from concurrent.futures import Future
 from pathlib import Path
 
+import pytest
+
 from fedlens_proto.v1 import admin_pb2
+from fedlens_server.engine.operators import backups as making
+from fedlens_server.engine.view import Federation
+from fedlens_server.errors import Unavailable
 from fedlens_server.store.copies import backups
 from tests.server.elsewhere import needs_a_folder
 from tests.server.http.observing.test_metrics import scraped
@@ -100,13 +106,29 @@ async def test_backups_are_told_and_the_time_of_the_last_outlives_the_server(tmp
 
 async def test_one_backup_is_made_at_a_time(tmp_path: Path) -> None:
     async with running(tmp_path, backups=tmp_path / "backups") as server:
-        server.service.store.blobs.keep_files()
-        refused = await back_up(server)
-        server.service.store.blobs.end_keeping_files()
+        with server.service.federation.backing_up:
+            refused = await back_up(server)
         made = await back_up(server)
 
     assert refused.outcome == (429, "slow-down")
     assert made.status == 200
+
+
+async def test_after_a_backup_whose_end_could_not_be_written_another_one_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: Federation) -> Future[None]:
+        failed: Future[None] = Future()
+        failed.set_exception(Unavailable("the database cannot be reached"))
+        return failed
+
+    async with running(tmp_path, backups=tmp_path / "backups") as server:
+        with monkeypatch.context() as patched:
+            patched.setattr(making, "_end", fails)
+            refused = await back_up(server)
+        made = await back_up(server)
+
+    assert (refused.status, made.status) == (503, 200)
 
 
 async def test_a_server_without_a_folder_for_backups_says_so(tmp_path: Path) -> None:

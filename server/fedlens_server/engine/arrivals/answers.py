@@ -43,7 +43,7 @@ class Answers:
         self._last.pop(key, None)
         self._last[key] = int(now) * MOST_ANSWERS + index
         if len(self._last) > MOST_CLIENTS:
-            del self._last[next(iter(self._last))]
+            self._last.pop(next(iter(self._last)), None)  # unless it has just been forgotten
 
     def forget(self, client: bytes) -> None:
         """Forget a client."""

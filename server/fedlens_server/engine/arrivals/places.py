@@ -14,7 +14,8 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from math import ceil, inf
 
@@ -122,7 +123,7 @@ class Places:
             _, before = self._asking.get(client_id, (request, None))
             self._asking[client_id] = request, decided
         if before is not None:
-            before.set_result(None)
+            _end(before)
         self.look()
         return decided
 
@@ -179,9 +180,11 @@ class Places:
             ):
                 given = self._given(task, current, left)
                 left = {client: request for client, request in left.items() if client not in given}
+        except Exception:
+            log.exception("no places were given")
         finally:
             for _, decided in asking.values():
-                decided.set_result(None)
+                _end(decided)
 
     def _given(self, task: Task, current: Round, asking: Mapping[bytes, Request]) -> Collection[bytes]:
         """As `_give`; what fails in one task holds up no other one."""
@@ -297,6 +300,16 @@ class Places:
         return held_place(self._federation, client) is None and not is_drawn(self._federation, known)
 
 
+def _may_train(federation: Federation, task: Task, client: bytes) -> bool:
+    known = federation.clients.get(client)
+    return known is not None and task.may_train(known.profile)
+
+
+def _end(decided: Future[None]) -> None:
+    with suppress(InvalidStateError):  # who waited for it has gone
+        decided.set_result(None)
+
+
 def _turn(task: Task, client: bytes) -> tuple[bool, int, bytes]:
     """The order of those who rest: who reported longest ago, and last who leaves places unused."""
     return participation.left_places(task, client), participation.past(task, client).last_round, client
@@ -323,13 +336,15 @@ def give(
     encoded = dict(current.encoded)
     members: dict[bytes, Member] = {}
     for cohort in cohorts:
-        enrolled = {client: sets for client, sets in cohort.downloads.items() if client in federation.clients}
-        members |= members_of(federation, transaction, task, cohort._replace(downloads=enrolled), None, encoded)
+        # Some may have been banned or forgotten since they were chosen.
+        able = {client: sets for client, sets in cohort.downloads.items() if _may_train(federation, task, client)}
+        members |= members_of(federation, transaction, task, cohort._replace(downloads=able), None, encoded)
     for client, member in members.items():
         transaction.later(WRITE_MEMBER, member_row(current, client, member))
+    # Some may have reported or left since.
+    again = [client for client in again if current.members[client].state == admin_pb2.MEMBER_STATE_PENDING]
     for client in again:
-        is_pending = current.members[client].state == admin_pb2.MEMBER_STATE_PENDING
-        if is_pending and client not in current.returned:
+        if client not in current.returned:
             participation.left_place(transaction, task, client)
     if (first := current.deadline == inf) and members:
         transaction.execute(

@@ -102,9 +102,11 @@ class StoredPresence(Presence):
     def take_unsaved(self) -> dict[bytes, float]:
         """The clients whose stored time is old, with the time to store, by `Clock.elapsed`; counts as stored."""
         with self._guard:
-            taken, self._unsaved = self._unsaved, set()
-            self._saved.update((client, self._last[client]) for client in taken)
-            return {client: self._last[client] * BUCKET_S for client in taken}
+            unsaved, self._unsaved = self._unsaved, set()
+            # Who is not there is just being forgotten.
+            taken = {client: self._last[client] for client in unsaved if client in self._last}
+            self._saved.update(taken)
+            return {client: bucket * BUCKET_S for client, bucket in taken.items()}
 
     def forget(self, client: bytes) -> None:
         """Forget a client."""

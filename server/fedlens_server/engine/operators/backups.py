@@ -32,14 +32,19 @@ def make(federation: Federation, place: backups.Place | None, keep: int, by: Ope
     """
     if place is None:
         raise Unknown("server.backups is not set; name a folder or bucket in the server's config, and restart it")
-    taken_at, began = _begin(federation).result(), federation.clock.elapsed()
+    if not federation.backing_up.acquire(blocking=False):
+        raise SlowDown("another backup is being made; try again when it has ended", backups.RETRY_MS)
     try:
-        made = _copied(federation, place, taken_at, keep, by)
-    except Exception as error:
-        events.note(Event.BACKUP_FAILED, reason=str(error))
-        raise
+        taken_at, began = _begin(federation).result(), federation.clock.elapsed()
+        try:
+            made = _copied(federation, place, taken_at, keep, by)
+        except Exception as error:
+            events.note(Event.BACKUP_FAILED, reason=str(error))
+            raise
+        finally:
+            _end(federation).result()
     finally:
-        _end(federation).result()
+        federation.backing_up.release()
     cost = {"blobs": made.blobs, "copied": made.copied, "copied_bytes": made.copied_bytes, "removed": made.removed}
     events.note(Event.BACKUP_MADE, backup=made.name, **cost, seconds=federation.clock.elapsed() - began)
     return admin_pb2.BackupResponse(name=made.name, place=str(place / made.name), taken_at=taken_at, **cost)
@@ -64,10 +69,7 @@ def _copied(federation: Federation, place: backups.Place, taken_at: float, keep:
 # A commit of its own for each: no operation that deletes or places a blob is half done then.
 @operation()
 def _begin(federation: Federation, transaction: Transaction) -> float:
-    blobs = federation.store.blobs
-    if blobs.keeps_files:
-        raise SlowDown("another backup is being made; try again when it has ended", backups.RETRY_MS)
-    transaction.after_commit(blobs.keep_files)
+    transaction.after_commit(federation.store.blobs.keep_files)
     return federation.clock.now()
 
 

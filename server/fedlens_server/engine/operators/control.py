@@ -89,7 +89,7 @@ def change(
 
     Raises:
         TaskDiffers: The task has ended.
-        Unavailable: The task is suspended.
+        Unavailable: The task is suspended, or its round is just being aggregated and rounds are to be moved.
         Malformed: A setting is none that can be changed, or the settings do not fit together.
     """
     changes = task_settings.parse_object(settings_json)
@@ -104,7 +104,11 @@ def change(
     method, planned, method_phases = phases.plan(settings, task.bundles)
     if [phase.plan for phase in planned] != [phase.plan for phase in task.phases]:
         raise Malformed("task settings: with these changes clients would do other work; make a new task instead")
-    _check_rounds(task, settings.rounds, [phase.rounds for phase in planned])
+    lengths = [phase.rounds for phase in planned]
+    _check_rounds(task, settings.rounds, lengths)
+    if task.round is not None and task.round.closing and lengths != [phase.rounds for phase in task.phases]:
+        # Its end begins the phase that follows by the lengths of now.
+        raise Unavailable(f"round {task.round.number} of task {task.name!r} is being aggregated; try again after it")
     exhausted = participation.exhausted(federation, task, settings.max_participations)
     if task.round is not None and participation.counts(settings):
         participation.load(federation, task, task.round.members)

@@ -219,15 +219,17 @@ def model(federation: Federation, name_or_id: str) -> admin_pb2.TaskModelRespons
         Unknown: No such task; or its method has no global model, none yet, or one that is not stored as one blob.
     """
     task = find(federation, name_or_id)
-    index = min(task.phase_of(task.committed), task.method_phases - 1)
+    with task.moving:
+        committed_rounds, values, has_begun = task.committed, task.values, task.has_begun
+    index = min(task.phase_of(committed_rounds), task.method_phases - 1)
     bundle = task.bundles_of(index)[0]
     phase = task.phases[index]
-    downloaded = task.method.download(phase, task.values, None) if task.has_begun else None
+    downloaded = task.method.download(phase, values, None) if has_begun else None
     stored = {name: found for name, found in (downloaded or {}).items() if isinstance(found, StoredTensors)}
     extractors = {name: stored.get(name) for name in phase.plan.extractors}
     if GLOBAL in stored:
         digest = stored[GLOBAL].digest
-    elif not task.has_begun and task.state == admin_pb2.TASK_STATE_WAITING:
+    elif not has_begun and task.state == admin_pb2.TASK_STATE_WAITING:
         digest = bundle.manifest.initial
     else:
         raise Unknown(f"task {task.name!r} has no global model")

@@ -41,7 +41,7 @@ async def show_clients(request: web.Request) -> web.Response:
         seen_within_s=float(chosen["seen"]) if chosen["seen"] else None,
     )
     found = await asyncio.to_thread(find)
-    models = {bundle.manifest.model for task in federation.tasks.values() for bundle in task.bundles}
+    models = {bundle.manifest.model for task in list(federation.tasks.values()) for bundle in task.bundles}
     following = {**{key: value for key, value in chosen.items() if value}, "after": ""}
     if found.clients:
         following["after"] = found.clients[-1].id.hex()

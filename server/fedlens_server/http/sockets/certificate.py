@@ -54,7 +54,7 @@ class Certificate:
         context, certfile = tls(*self._files), self._files[0]
         try:
             return context, x509.load_pem_x509_certificate(certfile.read_bytes()).not_valid_after_utc
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, x509.InvalidVersion) as error:
             raise ConfigError(f"server.certfile: {certfile} cannot be read: {error}") from error
 
     def _look(self) -> list[tuple[int, int, int] | None]:
