@@ -14,7 +14,7 @@ ANY_TABLE = "*"
 """As one of a client's tables: it sends any."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, weakref_slot=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
     """The properties that clients have in common; `raw` is the canonical message of their capabilities."""
 

@@ -7,7 +7,6 @@ from hashlib import sha256
 from math import ceil, inf
 from statistics import fmean
 from threading import Lock
-from weakref import WeakKeyDictionary
 
 from fedlens_proto import plans
 from fedlens_proto.blob import Layout
@@ -21,6 +20,7 @@ from fedlens_server.rules.robust import Bounds
 from fedlens_server.store.columns import BlobSets
 from fedlens_server.store.method_state import Key
 
+MOST_SUITED = 10_000  # kinds of clients remembered; strangers can enrol as ever more
 ENDED = (admin_pb2.TASK_STATE_FINISHED, admin_pb2.TASK_STATE_STOPPED, admin_pb2.TASK_STATE_FAILED)
 
 
@@ -124,7 +124,7 @@ class Task:
     evaluation: GlobalModel | None = None
     older_evaluations: tuple[GlobalModel, ...] = ()  # that evaluators were given before, and have not answered yet
     # By profile what `suits` says; made when asked, then the same for the life of the task.
-    suited: WeakKeyDictionary[Profile, bool] = field(default_factory=WeakKeyDictionary)
+    suited: dict[Profile, bool] = field(default_factory=dict)
     # By client, of these values; made when asked.
     current_models: dict[bytes, check_in_pb2.CurrentModel] = field(default_factory=dict)
     distinct_models: dict[bytes, check_in_pb2.CurrentModel] = field(default_factory=dict)  # of them, by their bytes
@@ -267,6 +267,8 @@ class Task:
         """Tell whether clients of a profile can run a bundle in every phase, and send what they are asked for."""
         known = self.suited.get(profile)
         if known is None:
+            if len(self.suited) >= MOST_SUITED:
+                self.suited = {}
             known = self.suited[profile] = self._suits(profile)
         return known
 
