@@ -85,7 +85,8 @@ async def get_blob(request: web.Request) -> web.StreamResponse:
     digest = bytes.fromhex(request.match_info["sha256"])
     find = partial(assignments.readable, service.federation, client, digest)
     # What is elsewhere may keep the event loop waiting; a change of threads takes longer than to look here.
-    location = find() if service.federation.store.address.is_here else await asyncio.to_thread(find)
+    is_here = service.federation.store.address.is_here
+    location = find() if is_here else await asyncio.get_running_loop().run_in_executor(service.bringing, find)
     count = partial(assignments.count_sent, service.federation, client, digest)
     return await send_blob(request, location, service.config.server.accel_location, count)
 

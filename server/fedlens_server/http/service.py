@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from enum import Enum
 from typing import NamedTuple
@@ -27,6 +28,7 @@ from fedlens_server.http.outcomes import Outcomes
 from fedlens_server.http.sockets.addresses import Addresses
 from fedlens_server.http.sockets.certificate import Certificate
 from fedlens_server.store import Store
+from fedlens_server.store.objects import AT_A_TIME
 from fedlens_server.telemetry import events
 from fedlens_server.telemetry.metrics import Metrics
 
@@ -64,7 +66,10 @@ class Service:
         self.durable = Outcomes().of
         self._federation: Federation | None = None
         self._places: Places | None = None
+        # Brings blobs of a bucket, so that nobody else waits for a thread while one of them comes slowly.
+        self.bringing = ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="fedlens-bringing")
         self._ending = AsyncExitStack()
+        self._ending.callback(self.bringing.shutdown, wait=False, cancel_futures=True)
         self._starting: asyncio.Task[None]  # since `begin`
         self.servers: dict[str, web.Server] = {}  # with their connections, by side
         self._uploading: dict[bytes, _Upload] = {}  # by client

@@ -1,12 +1,16 @@
 """Fetching blobs, whole and in ranges: from the database, from files, and computed while they are sent."""
 
+import asyncio
 import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 
 import pytest
 
 from fedlens_proto import blob
 from fedlens_proto.v1 import assignment_pb2
+from fedlens_server.store import Location, StateAddress
 from tests.server.bundles import tiny_bundle
 from tests.server.elsewhere import needs_a_folder
 from tests.server.http.running import Client, Server, update
@@ -91,6 +95,33 @@ async def test_a_blob_that_is_deleted_while_it_is_asked_for_is_unknown(server: S
 
     assert answer.outcome == (404, "unknown")
     assert "Cache-Control" not in answer.headers
+
+
+async def test_a_blob_that_comes_slowly_from_elsewhere_keeps_nobody_else_waiting(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, path, content = await member(server, SMALL)
+    blobs = server.service.store.blobs
+    locate, begun, may_end = blobs.locate, asyncio.Semaphore(0), threading.Event()
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(2))
+
+    def slowly(digest: bytes) -> Location:
+        loop.call_soon_threadsafe(begun.release)
+        may_end.wait()
+        return locate(digest)
+
+    monkeypatch.setattr(StateAddress, "is_here", False)
+    monkeypatch.setattr(blobs, "locate", slowly)
+    try:
+        fetching = [asyncio.create_task(client.send("GET", path)) for _ in range(4)]
+        for _ in range(2):
+            await begun.acquire()
+
+        assert (await asyncio.wait_for(server.admin("GET", "/v1/admin/tokens"), 20)).status == 200
+    finally:
+        may_end.set()
+    assert [answer.body for answer in await asyncio.gather(*fetching)] == [content] * 4
 
 
 async def test_every_part_of_the_bundle_is_there_for_who_can_run_it(server: Server) -> None:
