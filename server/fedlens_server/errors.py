@@ -106,7 +106,7 @@ class StorageFull(ServerError, status=HTTPStatus.INSUFFICIENT_STORAGE, code="sto
 
 
 class Unavailable(ServerError, status=HTTPStatus.SERVICE_UNAVAILABLE, code="unavailable", retry=RETRY_LATER):
-    """The server is starting or stopping, or the task is suspended; the same request succeeds later."""
+    """The server is starting or stopping, or a task is suspended or busy; the same request succeeds later."""
 
 
 class StoreUnusable(ServerError, code="store-unusable"):

@@ -1,5 +1,6 @@
 """Assignments: what a client is to do now and may fetch for it, answered from memory alone."""
 
+from collections.abc import Callable
 from functools import partial
 
 from fedlens_proto import keyed_hash
@@ -80,7 +81,12 @@ def note_answer(
 
 
 def readable(federation: Federation, client_id: bytes, digest: bytes) -> Location:
-    """The location of a blob that a client may fetch now.
+    """The location of a blob that a client may fetch now; errors as in `finder` and `Blobs.locate`."""
+    return finder(federation, client_id, digest)()
+
+
+def finder(federation: Federation, client_id: bytes, digest: bytes) -> Callable[[], Location]:
+    """What locates a blob that a client may fetch now; it may have to wait for a blob that is elsewhere.
 
     Raises:
         Those of `Federation.authenticate`, and
@@ -91,9 +97,9 @@ def readable(federation: Federation, client_id: bytes, digest: bytes) -> Locatio
     for task in _tasks(federation, client):
         for bundle in task.bundles:
             if bundle.runs_on(client.profile) and digest == bundle.id:
-                return Location(len(bundle.raw), raw=bundle.raw)
+                return partial(Location, len(bundle.raw), raw=bundle.raw)
             if bundle.runs_on(client.profile) and digest in bundle.parts:
-                return federation.store.blobs.locate(digest)
+                return partial(federation.store.blobs.locate, digest)
         current = task.round
         member = current.members.get(client.id) if current is not None else None
         current_one = current_model(task, client)
@@ -105,7 +111,7 @@ def readable(federation: Federation, client_id: bytes, digest: bytes) -> Locatio
             for model in (*newest, *task.awaited_evaluations(federation.clock.elapsed())):
                 sets += model.sets
         if digest in fetchable(tuple(sets)):
-            return federation.store.blobs.locate(digest)
+            return partial(federation.store.blobs.locate, digest)
     if _suspended(federation):
         raise Unavailable("a task is suspended, and its blobs with it; try again later")
     raise Unknown(f"there is no blob {digest.hex()[:128]} for this client")

@@ -5,7 +5,7 @@ is decided once a profile, and clients are counted without looking at each.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from fedlens_proto.v1 import enrolment_pb2
@@ -21,6 +21,8 @@ class Profile:
     role: enrolment_pb2.ClientRole
     raw: bytes
     revoked: bool = False  # banned by an operator
+    # By number of a task whether it suits these clients; known once asked, and gone with the last of them.
+    suits: dict[int, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def capabilities(self) -> enrolment_pb2.Capabilities:

@@ -20,7 +20,6 @@ from fedlens_server.rules.robust import Bounds
 from fedlens_server.store.columns import BlobSets
 from fedlens_server.store.method_state import Key
 
-MOST_SUITED = 10_000  # kinds of clients remembered; strangers can enrol as ever more
 ENDED = (admin_pb2.TASK_STATE_FINISHED, admin_pb2.TASK_STATE_STOPPED, admin_pb2.TASK_STATE_FAILED)
 
 
@@ -123,8 +122,6 @@ class Task:
     released: Release | None = None  # with the setting `release` "manual"; None: none yet
     evaluation: GlobalModel | None = None
     older_evaluations: tuple[GlobalModel, ...] = ()  # that evaluators were given before, and have not answered yet
-    # By profile what `suits` says; made when asked, then the same for the life of the task.
-    suited: dict[Profile, bool] = field(default_factory=dict)
     # By client, of these values; made when asked.
     current_models: dict[bytes, check_in_pb2.CurrentModel] = field(default_factory=dict)
     distinct_models: dict[bytes, check_in_pb2.CurrentModel] = field(default_factory=dict)  # of them, by their bytes
@@ -265,11 +262,9 @@ class Task:
 
     def suits(self, profile: Profile) -> bool:
         """Tell whether clients of a profile can run a bundle in every phase, and send what they are asked for."""
-        known = self.suited.get(profile)
+        known = profile.suits.get(self.id)
         if known is None:
-            if len(self.suited) >= MOST_SUITED:
-                self.suited = {}
-            known = self.suited[profile] = self._suits(profile)
+            known = profile.suits[self.id] = self._suits(profile)
         return known
 
     def may_train(self, profile: Profile) -> bool:

@@ -62,7 +62,7 @@ class Federation:
         self.retry_at: dict[RoundKey, float] = {}
         self.unreachable: set[bytes] = set()  # blobs, at the last sweep
         self.counting = threading.Lock()  # of bytes sent and aggregations
-        self.backing_up = threading.Lock()
+        self.backing_up = threading.Lock()  # held while a backup is made
         self.norms = ThreadPoolExecutor(1, thread_name_prefix="fedlens-norm")
         self.presence = StoredPresence()
         self.answers = Answers()

@@ -1,6 +1,5 @@
 """The client API: each handler decodes, calls one function of the engine, encodes."""
 
-import asyncio
 from functools import partial
 from hashlib import sha256
 
@@ -83,10 +82,7 @@ async def get_blob(request: web.Request) -> web.StreamResponse:
     """`GET /v1/blobs/{sha256}`: a blob of this client's assignment, current sets or bundles."""
     service, client = _authenticated(request)
     digest = bytes.fromhex(request.match_info["sha256"])
-    find = partial(assignments.readable, service.federation, client, digest)
-    # What is elsewhere may keep the event loop waiting; a change of threads takes longer than to look here.
-    is_here = service.federation.store.address.is_here
-    location = find() if is_here else await asyncio.get_running_loop().run_in_executor(service.bringing, find)
+    location = await service.located(digest, assignments.finder(service.federation, client, digest))
     count = partial(assignments.count_sent, service.federation, client, digest)
     return await send_blob(request, location, service.config.server.accel_location, count)
 

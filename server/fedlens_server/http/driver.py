@@ -13,7 +13,7 @@ from fedlens_server.clock import DAY_S
 from fedlens_server.engine import aggregation, garbage
 from fedlens_server.engine.arrivals.places import Places
 from fedlens_server.engine.cohorts.members import RoundKey
-from fedlens_server.engine.operators import deletion, statements
+from fedlens_server.engine.operators import backups, deletion, statements
 from fedlens_server.engine.view import Federation
 from fedlens_server.errors import Unavailable
 
@@ -31,7 +31,7 @@ class Driver:
         self._places = places
         self._clock = federation.clock
         self._changed = asyncio.Event()
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self._deleted = asyncio.Event()
         self._deleted.set()  # a stop of the server may have cut a deletion short
         # Threads of their own: rounds of large models must not keep requests from theirs.
@@ -51,7 +51,7 @@ class Driver:
 
     async def stop(self) -> None:
         """Return when nothing is being advanced any more."""
-        self._stopping = True
+        self._stopping.set()
         self._changed.set()
         for each in self._beside:
             each.cancel()
@@ -61,13 +61,14 @@ class Driver:
         self._pool.shutdown()
 
     async def _run(self) -> None:
-        while not self._stopping:
+        while not self._stopping.is_set():
             self._changed.clear()
             try:
                 again_at = self._advance_due()
             except Exception:  # without this loop no round of any task would go on
                 _log.exception("rounds could not be looked at; next try in %g s", FAILURE_PAUSE_S)
-                again_at = self._clock.elapsed() + FAILURE_PAUSE_S
+                await self._pause()
+                continue
             alarm = asyncio.create_task(self._wake_at(again_at))
             await self._changed.wait()
             alarm.cancel()
@@ -90,6 +91,14 @@ class Driver:
         self._places.look()
         self.wake()
 
+    async def _pause(self) -> None:
+        """Return after `FAILURE_PAUSE_S`, or when the driver is to stop."""
+        pause = self._clock.sleep_until(self._clock.elapsed() + FAILURE_PAUSE_S)
+        either = [asyncio.create_task(pause), asyncio.create_task(self._stopping.wait())]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        for each in either:
+            each.cancel()
+
     async def _delete_receipts(self) -> None:
         """Delete receipts that are too old, then sleep until others are; no round that ends meanwhile comes first."""
         while True:
@@ -108,13 +117,14 @@ class Driver:
             try:
                 statements.note_ends(self._federation)
             except Exception:
-                _log.exception("ends of statements could not be told; next try in %g s", DAY_S)
+                _log.exception("operators could not be told which statements end soon; next try in %g s", DAY_S)
             await self._clock.sleep_until(self._clock.elapsed() + DAY_S)
 
     async def _tidy(self) -> None:
         """Have the store delete what nothing names, now and then."""
         while True:
             try:
+                await asyncio.to_thread(backups.tidy, self._federation)
                 await asyncio.to_thread(self._federation.store.tidy, self._clock.now())
             except Unavailable as error:
                 _log.warning("blobs that nothing names could not be deleted: %s", error)

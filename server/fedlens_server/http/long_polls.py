@@ -42,7 +42,7 @@ class Polls:
             client: The client; an older poll of it is ended.
             request: Names the task and the longest time to hold.
             ask: Called at once, and again after each change; an error of it ends the poll.
-            places: Look for a place while the client has none.
+            places: Asked for a place while the client has none.
         """
         if older := self._held.pop(client, None):
             older.end(check_in_pb2.WAIT_REASON_SUPERSEDED)

@@ -192,8 +192,10 @@ async def task_model(request: web.Request) -> web.Response:
 
 async def get_blob(request: web.Request) -> web.StreamResponse:
     """`GET /v1/admin/blobs/{sha256}`: any stored bytes."""
-    location = await asyncio.to_thread(request.app[SERVICE].federation.store.blobs.locate, _digest(request))
-    return await send_blob(request, location)
+    service, digest = request.app[SERVICE], _digest(request)
+    return await send_blob(
+        request, await service.located(digest, partial(service.federation.store.blobs.locate, digest))
+    )
 
 
 async def list_clients(request: web.Request) -> web.Response:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from enum import Enum
@@ -27,7 +27,7 @@ from fedlens_server.http.long_polls import Polls
 from fedlens_server.http.outcomes import Outcomes
 from fedlens_server.http.sockets.addresses import Addresses
 from fedlens_server.http.sockets.certificate import Certificate
-from fedlens_server.store import Store
+from fedlens_server.store import Location, Store
 from fedlens_server.store.objects import AT_A_TIME
 from fedlens_server.telemetry import events
 from fedlens_server.telemetry.metrics import Metrics
@@ -66,10 +66,11 @@ class Service:
         self.durable = Outcomes().of
         self._federation: Federation | None = None
         self._places: Places | None = None
-        # Brings blobs of a bucket, so that nobody else waits for a thread while one of them comes slowly.
-        self.bringing = ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="fedlens-bringing")
+        # Threads of their own: a blob that comes slowly must not keep requests from theirs.
+        self._finders = ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="fedlens-finding")
+        self._found: dict[bytes, asyncio.Future[Location]] = {}  # of blobs that are being looked for
         self._ending = AsyncExitStack()
-        self._ending.callback(self.bringing.shutdown, wait=False, cancel_futures=True)
+        self._ending.callback(self._finders.shutdown, wait=False, cancel_futures=True)
         self._starting: asyncio.Task[None]  # since `begin`
         self.servers: dict[str, web.Server] = {}  # with their connections, by side
         self._uploading: dict[bytes, _Upload] = {}  # by client
@@ -106,6 +107,16 @@ class Service:
     def uploads(self) -> int:
         """The number of large updates that are being received."""
         return self._large.total()
+
+    async def located(self, digest: bytes, find: Callable[[], Location]) -> Location:
+        """What `find` gives for a blob; it is called once for all who ask for the blob meanwhile."""
+        if self.store.address.is_here:
+            return find()  # which takes less time than to change threads
+        found = self._found.get(digest)
+        if found is None:
+            found = self._found[digest] = asyncio.get_running_loop().run_in_executor(self._finders, find)
+            found.add_done_callback(lambda _: self._found.pop(digest))
+        return await asyncio.shield(found)
 
     def begin(self) -> None:
         """Start in the background; requests are refused until `ready()` returns."""
@@ -213,11 +224,12 @@ class Service:
         """Once a minute, store which clients are here."""
         while True:
             await self.clock.sleep_until(self.clock.elapsed() + BUCKET_S)
+            seen = federation.presence.take_unsaved()
             try:
-                if seen := federation.presence.take_unsaved():
+                if seen:
                     await asyncio.wrap_future(clients.note_seen(federation, seen))
             except (StorageFull, Unavailable):
-                pass  # they are seen again
+                federation.presence.not_saved(seen)
             except Exception:
                 _log.exception("which clients are here could not be stored; next try in %g s", BUCKET_S)
 

@@ -131,7 +131,12 @@ class Blobs:
 
     def keep_files(self) -> None:
         """From now on, leave the bytes of forgotten blobs; called on the writing thread, as its end is."""
-        self._kept_files = self._kept_files or []  # of a time whose end could not be written
+        self._kept_files = self._kept_files or []  # there may be some of a backup whose end could not be written
+
+    @property
+    def keeps_files(self) -> bool:
+        """True if the bytes of forgotten blobs are left."""
+        return self._kept_files is not None
 
     def end_keeping_files(self) -> None:
         """Delete the bytes of the blobs that were forgotten meanwhile."""

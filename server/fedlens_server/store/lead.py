@@ -11,6 +11,7 @@ clock. Clocks of servers do not matter.
 A database that no other machine reaches has no holder and no time: the lock of its folder keeps others out.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -35,6 +36,7 @@ RETRY_MS = 2_000
 # Unlike the monotonic clock it counts the time for which a machine sleeps.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
+_log = logging.getLogger(__name__)
 _row = schema.lead.c
 _MINE = _row.term == bindparam("mine")
 _HOLD = select(_row.term).where(_MINE).with_for_update(read=True, key_share=True)
@@ -194,7 +196,11 @@ class Lead:
                     is_mine = connection.execute(renewing, {"mine": self.term}).rowcount == 1
             except Exception as error:  # without this thread the server would lead no more, and not end either
                 if pause_s != RETRY_S:
-                    why = reason(error) if isinstance(error, DBAPIError) else repr(error)
+                    if isinstance(error, DBAPIError):
+                        why = reason(error)
+                    else:
+                        why = repr(error)
+                        _log.exception("the lead could not be renewed")
                     events.note(Event.LEAD_DOUBTFUL, term=self.term, reason=why)
                 pause_s = RETRY_S
                 continue

@@ -58,7 +58,7 @@ class StoredTensors(Mapping[str, Array]):
         return self._layout
 
     def unopened(self) -> Self:
-        """The same tensors, whose file every read opens, also while it is open here."""
+        """The same tensors, but each read opens the file anew, even while `opened` keeps it open here."""
         found = type(self)(self.digest, self.size, self._locate)
         found._index, found._layout = self._index, self._layout
         return found

@@ -1,5 +1,8 @@
 """What clients were last told, for operators."""
 
+from collections.abc import Iterator
+from threading import Thread
+
 import pytest
 
 from fedlens_server.engine.arrivals import answers
@@ -52,3 +55,23 @@ def test_a_forgotten_client_leaves_no_answer() -> None:
     found.forget(ALICE)
 
     assert found.last(ALICE) is None
+
+
+def test_a_client_that_is_forgotten_while_room_is_made_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "MOST_CLIENTS", 2)
+    found = Answers()
+    forgetting = Thread(target=found.forget, args=(BOB,))
+
+    class Meeting(dict[int, int]):
+        def __iter__(self) -> Iterator[int]:
+            oldest = super().__iter__()
+            forgetting.start()
+            forgetting.join(0.1)  # time in which it would change this dictionary, if it did not wait
+            return oldest
+
+    found._last = Meeting()
+    for client in (ALICE, BOB, CAROL):
+        found.note(client, WORK, 1.0)
+    forgetting.join()
+
+    assert [found.last(client) is not None for client in (ALICE, BOB, CAROL)] == [False, False, True]

@@ -1,4 +1,4 @@
-"""What one thread does at the worst moment of another, made to happen there."""
+"""Threads of the server that meet at the worst moment, which is made to happen."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ import pytest
 from fedlens_server.engine import assignments, rounds
 from fedlens_server.engine.arrivals import places
 from fedlens_server.engine.arrivals.presence import BUCKET_S, StoredPresence
-from fedlens_server.engine.cohorts.members import Round
+from fedlens_server.engine.cohorts.held_places import HeldPlaces
 from fedlens_server.engine.operators import control
 from fedlens_server.errors import Unavailable
 from fedlens_server.methods import METHODS, fedavg
@@ -55,6 +55,17 @@ def test_a_client_that_is_banned_while_it_is_given_a_place_takes_none(
     assert server.has_place(BOB)
 
 
+def test_a_task_that_is_paused_while_places_are_chosen_gives_none(
+    server: Arrivals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.take(goal=1)
+    before(monkeypatch, places, "give", lambda: control.pause(server.federation, server.task, ADMIN).result())
+
+    assert server.reason(ALICE) == "paused"
+    control.resume(server.federation, server.task, ADMIN).result()
+    assert server.has_place(ALICE)
+
+
 def test_a_member_that_reports_while_its_place_is_renewed_holds_none(
     server: Arrivals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,14 +88,14 @@ def test_a_place_that_runs_out_while_its_client_is_answered_is_no_error(
 ) -> None:
     server.take(goal=1, member_deadline_s=60)
     assert server.has_place(ALICE)
-    holds_place = Round.holds_place
+    until = HeldPlaces.until
 
-    def runs_out_then(current: Round, client: bytes, now: float) -> bool:
-        found = holds_place(current, client, now)
-        current.held.taken(now + 60)  # as the thread that gives places lets it go
+    def runs_out_then(held: HeldPlaces, client: bytes) -> float:
+        found = until(held, client)
+        held.taken(server.clock.elapsed() + 60)  # as the thread that gives places lets it go
         return found
 
-    monkeypatch.setattr(Round, "holds_place", runs_out_then)
+    monkeypatch.setattr(HeldPlaces, "until", runs_out_then)
 
     assert assignments._assignment(server.federation, server.task, server.federation.authenticate(ALICE)) is not None
 
@@ -112,7 +123,8 @@ def test_rounds_are_not_moved_while_one_is_aggregated_whose_end_begins_a_phase(
         bench.commit()
         control.change(bench.federation, bench.task, json.dumps({"rounds": 3}), ADMIN).result()
 
-    assert told == ["round 1 of task 'task' is being aggregated; try again after it"]
+    assert len(told) == 1
+    assert told[0].startswith("round 1 of task 'task' is being aggregated")
 
 
 def test_a_client_that_is_forgotten_while_the_seen_are_stored_leaves_the_others() -> None:
@@ -122,6 +134,19 @@ def test_a_client_that_is_forgotten_while_the_seen_are_stored_leaves_the_others(
     del presence._last[ALICE]  # as `forget` begins
 
     assert presence.take_unsaved() == {BOB: BUCKET_S}
+
+
+def test_times_that_could_not_be_stored_are_stored_with_the_next() -> None:
+    presence = StoredPresence()
+    presence.saw(ALICE, BUCKET_S)
+    presence.saw(BOB, BUCKET_S)
+    seen = presence.take_unsaved()
+    presence.forget(BOB)
+
+    presence.not_saved(seen)
+
+    assert presence.take_unsaved() == {ALICE: BUCKET_S}
+    assert presence.take_unsaved() == {}
 
 
 def test_what_a_state_keeps_of_an_update_is_read_through_no_file_of_the_round(server: Arrivals) -> None:

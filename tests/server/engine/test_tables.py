@@ -201,7 +201,7 @@ def test_who_runs_an_older_language_of_plans_takes_no_part(bench: Bench) -> None
     start(bench)
     older = bench.federation.clients[ALICE].profile
     bench.task.phases[0].plan.format = 2
-    bench.task.suited.clear()
+    older.suits.clear()
 
     assert older.capabilities.plan_format == 1
     assert not bench.task.suits(older)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from fedlens_proto.v1 import admin_pb2, check_in_pb2, update_pb2
-from fedlens_server.engine import assignments
+from fedlens_server.engine import aggregation, assignments
 from fedlens_server.engine.arrivals import obstacles, participation
+from fedlens_server.engine.cohorts.members import RoundKey
 from fedlens_server.engine.task import Task
 from fedlens_server.engine.view import Federation
 from fedlens_server.http.driver import FAILURE_PAUSE_S
@@ -85,15 +86,17 @@ async def test_a_place_may_be_given_while_its_time_is_looked_up(
     poll = await held(first)
     places, task = server.service.places, server.service.federation.tasks[1]
     await until(lambda: task.round.free_since is not None)
-    patiences = participation.patiences
+    patiences, given = participation.patiences, list[Task]()
 
     def given_meanwhile(of: Task) -> list[float]:
+        given.append(of)
         task.round.free_since = None
         return list(patiences(of))
 
     monkeypatch.setattr(participation, "patiences", given_meanwhile)
 
     assert places.next_look() > 0
+    assert given == [task]
     poll.cancel()
 
 
@@ -117,19 +120,24 @@ async def test_rounds_go_on_after_a_look_at_them_has_failed(
     server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second, _ = await arrivals(server)
-    places = server.service.places
-    next_look = places.next_look
+    service, failures = server.service, list[str]()
 
-    def fails_once() -> float:
-        monkeypatch.setattr(places, "next_look", next_look)
+    def fails(_: Federation) -> list[RoundKey]:
+        failures.append("the round is not looked at")
         raise TypeError("what cannot be foreseen")
 
-    monkeypatch.setattr(places, "next_look", fails_once)
-    await first.upload(await first.assignment())
-    await until(lambda: "rounds could not be looked at" in caplog.text)
+    with monkeypatch.context() as patched:
+        patched.setattr(aggregation, "due", fails)
+        await first.upload(await first.assignment())
+        await until(lambda: bool(failures))
+        for _ in range(3):
+            service.federation.changed(due=True)
+            assert (await first.check_in()).HasField("wait")
+        assert len(failures) == 1
     server.clock.wind(FAILURE_PAUSE_S)
 
     assert (await second.assignment()).round == 2
+    assert caplog.text.count("rounds could not be looked at") == 1
 
 
 @pytest.mark.parametrize("ended", [False, True])

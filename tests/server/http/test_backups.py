@@ -114,7 +114,8 @@ async def test_one_backup_is_made_at_a_time(tmp_path: Path) -> None:
     assert made.status == 200
 
 
-async def test_after_a_backup_whose_end_could_not_be_written_another_one_is_made(
+@needs_a_folder
+async def test_after_a_backup_whose_end_could_not_be_written_what_was_dropped_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(_: Federation) -> Future[None]:
@@ -123,12 +124,34 @@ async def test_after_a_backup_whose_end_could_not_be_written_another_one_is_made
         return failed
 
     async with running(tmp_path, backups=tmp_path / "backups") as server:
+        _, assignment = await server.member(FEATURES)
+        blobs = server.service.store.blobs
+        dropped = assignment.sets[0].sha256
         with monkeypatch.context() as patched:
             patched.setattr(making, "_end", fails)
-            refused = await back_up(server)
-        made = await back_up(server)
+            first = await back_up(server)
+        blobs.forget(dropped)
+        assert blobs.files.path(dropped).exists()
+        second = await back_up(server)
 
-    assert (refused.status, made.status) == (503, 200)
+        assert (first.status, second.status) == (200, 200)
+        assert not blobs.files.path(dropped).exists()
+
+
+@needs_a_folder
+async def test_what_was_dropped_is_deleted_without_another_backup_too(tmp_path: Path) -> None:
+    async with running(tmp_path) as server:
+        _, assignment = await server.member(FEATURES)
+        federation, blobs = server.service.federation, server.service.store.blobs
+        blobs.keep_files()  # as a backup does whose end cannot be written
+        blobs.forget(assignment.sets[0].sha256)
+
+        with federation.backing_up:
+            await asyncio.to_thread(making.tidy, federation)
+            assert blobs.files.path(assignment.sets[0].sha256).exists()
+        await asyncio.to_thread(making.tidy, federation)
+
+        assert not blobs.files.path(assignment.sets[0].sha256).exists()
 
 
 async def test_a_server_without_a_folder_for_backups_says_so(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ import pytest
 from fedlens_proto import blob
 from fedlens_proto.v1 import assignment_pb2
 from fedlens_server.store import Location, StateAddress
+from fedlens_server.store.objects import AT_A_TIME
 from tests.server.bundles import tiny_bundle
 from tests.server.elsewhere import needs_a_folder
-from tests.server.http.running import Client, Server, update
+from tests.server.http.running import Client, Server, until, update
 from tests.server.networks import network, weights
 
 SMALL, LARGE = 3, 40_000  # features: a blob in the database, a blob in a file
@@ -101,27 +102,27 @@ async def test_a_blob_that_comes_slowly_from_elsewhere_keeps_nobody_else_waiting
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, path, content = await member(server, SMALL)
-    blobs = server.service.store.blobs
-    locate, begun, may_end = blobs.locate, asyncio.Semaphore(0), threading.Event()
-    loop = asyncio.get_running_loop()
-    loop.set_default_executor(ThreadPoolExecutor(2))
+    blobs, other = server.service.store.blobs, tiny_bundle(SMALL).id.hex()
+    locate, begun, may_end = blobs.locate, list[bytes](), threading.Event()
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
 
     def slowly(digest: bytes) -> Location:
-        loop.call_soon_threadsafe(begun.release)
+        begun.append(digest)
         may_end.wait()
         return locate(digest)
 
     monkeypatch.setattr(StateAddress, "is_here", False)
     monkeypatch.setattr(blobs, "locate", slowly)
     try:
-        fetching = [asyncio.create_task(client.send("GET", path)) for _ in range(4)]
-        for _ in range(2):
-            await begun.acquire()
-
-        assert (await asyncio.wait_for(server.admin("GET", "/v1/admin/tokens"), 20)).status == 200
+        fetching = [asyncio.create_task(client.send("GET", path)) for _ in range(2 * AT_A_TIME)]
+        await until(lambda: bool(begun))
+        async with asyncio.timeout(20):
+            assert (await client.send("GET", f"/v1/blobs/{other}")).status == 200
+            assert (await server.admin("GET", "/v1/admin/tokens")).status == 200
     finally:
         may_end.set()
-    assert [answer.body for answer in await asyncio.gather(*fetching)] == [content] * 4
+    assert [answer.body for answer in await asyncio.gather(*fetching)] == [content] * len(fetching)
+    assert begun == [sha256(content).digest()]
 
 
 async def test_every_part_of_the_bundle_is_there_for_who_can_run_it(server: Server) -> None:

@@ -5,6 +5,7 @@ id, the time in seconds, and one of few different answers.
 """
 
 from collections import Counter
+from threading import Lock
 from typing import NamedTuple
 
 MOST_CLIENTS = 200_000
@@ -21,10 +22,11 @@ class Answer(NamedTuple):
 
 
 class Answers:
-    """The last answer to each client. Noted on one thread; others read it at any time."""
+    """The last answer to each client. Noted on one thread, forgotten on another; others read it at any time."""
 
     def __init__(self) -> None:
         """Nobody was answered yet."""
+        self._changing = Lock()
         self._last: dict[int, int] = {}  # seconds and an index, by client; those answered last are last
         self._different: list[Answer] = []
         self._index: dict[Answer, int] = {}
@@ -40,14 +42,16 @@ class Answers:
             index = self._index[answer] = len(self._different)
             self._different.append(answer)
         key = _key(client)
-        self._last.pop(key, None)
-        self._last[key] = int(now) * MOST_ANSWERS + index
-        if len(self._last) > MOST_CLIENTS:
-            self._last.pop(next(iter(self._last)), None)  # unless it has just been forgotten
+        with self._changing:
+            self._last.pop(key, None)
+            self._last[key] = int(now) * MOST_ANSWERS + index
+            if len(self._last) > MOST_CLIENTS:
+                del self._last[next(iter(self._last))]
 
     def forget(self, client: bytes) -> None:
         """Forget a client."""
-        self._last.pop(_key(client), None)
+        with self._changing:
+            self._last.pop(_key(client), None)
 
     def last(self, client: bytes) -> tuple[Answer, float] | None:
         """What a client was told last, and when, in seconds since the epoch; None: nothing that is known."""

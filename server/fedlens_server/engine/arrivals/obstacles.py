@@ -15,7 +15,7 @@ def obstacle(
 ) -> check_in_pb2.WaitReason | None:
     """Why a client cannot get a place in a round, however many are free; None: it can.
 
-    Its participation is in memory, or it has never asked.
+    It is judged by what `participation.past` knows.
     """
     if not_eligible(task, request):
         return check_in_pb2.WAIT_REASON_NOT_ELIGIBLE

@@ -126,12 +126,12 @@ def population(federation: Federation, task: Task) -> tuple[bytes, ...]:
 
 
 def past(task: Task, client: bytes) -> Participation:
-    """The participation of a client, as far as it is in memory, from which it may be forgotten at any moment."""
+    """A client's participation, or that of none: the writing thread may drop it from memory at any moment."""
     return task.participations.get(client, _NONE)
 
 
 def left_places(task: Task, client: bytes) -> bool:
-    """Tell whether a client has left its last places unused; its participation is in memory."""
+    """Tell whether a client has left its last places unused, as far as `past` knows."""
     return past(task, client).misses >= _MISSES
 
 
@@ -155,7 +155,7 @@ def patiences(task: Task) -> list[float]:
 
 
 def rests(federation: Federation, task: Task, current: Round, client: bytes) -> bool:
-    """Tell whether others go before a client in a round; its participation is in memory."""
+    """Tell whether others go before a client in a round, as far as `past` knows."""
     if task.takes_everyone(current.phase):
         return False
     if left_places(task, client):

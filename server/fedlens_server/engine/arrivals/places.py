@@ -123,7 +123,7 @@ class Places:
             _, before = self._asking.get(client_id, (request, None))
             self._asking[client_id] = request, decided
         if before is not None:
-            _end(before)
+            _decide(before)
         self.look()
         return decided
 
@@ -184,7 +184,7 @@ class Places:
             log.exception("no places were given")
         finally:
             for _, decided in asking.values():
-                _end(decided)
+                _decide(decided)
 
     def _given(self, task: Task, current: Round, asking: Mapping[bytes, Request]) -> Collection[bytes]:
         """As `_give`; what fails in one task holds up no other one."""
@@ -305,7 +305,7 @@ def _may_train(federation: Federation, task: Task, client: bytes) -> bool:
     return known is not None and task.may_train(known.profile)
 
 
-def _end(decided: Future[None]) -> None:
+def _decide(decided: Future[None]) -> None:
     with suppress(InvalidStateError):  # who waited for it has gone
         decided.set_result(None)
 
@@ -324,13 +324,15 @@ def give(
     Args:
         federation: Holds the task.
         transaction: Takes the members and their downloads.
-        key: The round; nothing is given if it is not open any more.
+        key: The round; nothing is given if it is not open any more, or its task is paused.
         cohorts: The new members, by phase.
         again: Members whose deadline is over and who get a new one.
     """
     task = federation.tasks.get(key.task)  # None: it was deleted meanwhile
     current = None if task is None else task.round
     if task is None or current is None or current.key != key or current.closing or current.held is None:
+        return ()
+    if task.paused:
         return ()
     held = current.held
     encoded = dict(current.encoded)

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 BUCKET_S = 60.0
 # What is stored may be this much older than what is known here.
@@ -107,6 +107,13 @@ class StoredPresence(Presence):
             taken = {client: self._last[client] for client in unsaved if client in self._last}
             self._saved.update(taken)
             return {client: bucket * BUCKET_S for client, bucket in taken.items()}
+
+    def not_saved(self, clients: Collection[bytes]) -> None:
+        """Have the times of clients stored after all, because what `take_unsaved` gave was not."""
+        with self._guard:
+            for client in self._last.keys() & clients:
+                self._saved.pop(client, None)
+                self._unsaved.add(client)
 
     def forget(self, client: bytes) -> None:
         """Forget a client."""

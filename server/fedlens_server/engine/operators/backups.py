@@ -1,5 +1,7 @@
 """Backups of a running server: the files of blobs stay while one is made."""
 
+import logging
+
 from fedlens_proto.v1 import admin_pb2
 from fedlens_server.engine.operators import audit
 from fedlens_server.engine.operators.access import Operator
@@ -11,6 +13,7 @@ from fedlens_server.store.incoming import storage_full
 from fedlens_server.telemetry import events
 from fedlens_server.telemetry.events import Event
 
+_log = logging.getLogger(__name__)
 ACTION = "backup"
 """Of a backup that was made, in the log of changes."""
 
@@ -42,12 +45,24 @@ def make(federation: Federation, place: backups.Place | None, keep: int, by: Ope
             events.note(Event.BACKUP_FAILED, reason=str(error))
             raise
         finally:
-            _end(federation).result()
+            try:
+                _end(federation).result()
+            except Exception:  # the backup is what it is; `tidy` tries again
+                _log.exception("blobs that were dropped during a backup stay for now")
     finally:
         federation.backing_up.release()
     cost = {"blobs": made.blobs, "copied": made.copied, "copied_bytes": made.copied_bytes, "removed": made.removed}
     events.note(Event.BACKUP_MADE, backup=made.name, **cost, seconds=federation.clock.elapsed() - began)
     return admin_pb2.BackupResponse(name=made.name, place=str(place / made.name), taken_at=taken_at, **cost)
+
+
+def tidy(federation: Federation) -> None:
+    """Delete what was dropped during a backup, if that failed when it ended. Blocks on the database."""
+    if federation.store.blobs.keeps_files and federation.backing_up.acquire(blocking=False):
+        try:
+            _end(federation).result()
+        finally:
+            federation.backing_up.release()
 
 
 def _copied(federation: Federation, place: backups.Place, taken_at: float, keep: int, by: Operator) -> backups.Copied:

@@ -89,7 +89,8 @@ def change(
 
     Raises:
         TaskDiffers: The task has ended.
-        Unavailable: The task is suspended, or its round is just being aggregated and rounds are to be moved.
+        Unavailable: The task is suspended, or its round is being aggregated and the change would give a phase
+            other rounds.
         Malformed: A setting is none that can be changed, or the settings do not fit together.
     """
     changes = task_settings.parse_object(settings_json)
@@ -107,8 +108,11 @@ def change(
     lengths = [phase.rounds for phase in planned]
     _check_rounds(task, settings.rounds, lengths)
     if task.round is not None and task.round.closing and lengths != [phase.rounds for phase in task.phases]:
-        # Its end begins the phase that follows by the lengths of now.
-        raise Unavailable(f"round {task.round.number} of task {task.name!r} is being aggregated; try again after it")
+        # Which phase follows it has been decided, by the lengths that the phases have now.
+        raise Unavailable(
+            f"round {task.round.number} of task {task.name!r} is being aggregated, and this change moves rounds from "
+            "one phase to another; try again when the round has ended"
+        )
     exhausted = participation.exhausted(federation, task, settings.max_participations)
     if task.round is not None and participation.counts(settings):
         participation.load(federation, task, task.round.members)
@@ -118,7 +122,6 @@ def change(
     def follow() -> None:
         task.settings, task.method, task.phases, task.method_phases = settings, method, planned, method_phases
         task.exhausted = exhausted
-        participation.note_exhausted(task, list(task.participations))  # what was committed since
         federation.changed([task.id], due=True)
 
     transaction.after_commit(follow)

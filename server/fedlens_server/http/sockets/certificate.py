@@ -1,5 +1,6 @@
 """The server's certificate, read again when its files change."""
 
+import logging
 import ssl
 from datetime import datetime
 from functools import partial
@@ -15,6 +16,7 @@ from fedlens_server.telemetry import events
 from fedlens_server.telemetry.events import Event
 
 LOOK_EVERY_S = 60.0
+_log = logging.getLogger(__name__)
 
 
 class Certificate:
@@ -43,8 +45,11 @@ class Certificate:
         """Read the files again whenever they have changed, until cancelled."""
         while True:
             await clock.sleep_until(clock.elapsed() + LOOK_EVERY_S)
-            if self._look() != self._stamps:
-                self.read_again()
+            try:
+                if self._look() != self._stamps:
+                    self.read_again()
+            except Exception:  # the pair in use stays, and the next one is found
+                _log.exception("the certificate could not be read; next try when its files change")
 
     def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, _: str | None, __: ssl.SSLContext) -> None:
         # Loading a pair that does not match into a live context would leave that without a key.
@@ -91,7 +96,7 @@ def _fault(certfile: Path, keyfile: Path, error: OSError) -> str:
             read(path.read_bytes())
         except OSError as unread:
             return f"server.{key}: {path} cannot be read: {unread.strerror}"
-        except (TypeError, ValueError, UnsupportedAlgorithm):
+        except (TypeError, ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
             return f"server.{key}: {path} holds no {what} (PEM) that can be read"
     return f"server.certfile, server.keyfile: {certfile} and {keyfile} are no certificate with its key: {error}"
 

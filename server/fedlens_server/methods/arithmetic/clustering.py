@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlens_server.planning.one_thread import one_thread
+
 STARTS = 10
 BALANCED_STARTS = 100  # fewer for more than 1,000 rows, which take longer
 MAX_ITERATIONS = 300
@@ -82,7 +84,7 @@ def k_means(rows: Rows, clusters: int, generator: np.random.Generator, *, balanc
     seed = int(generator.integers(1 << 31))
     cluster: Any = import_module("sklearn.cluster")  # late: it takes a second, and ships no types
     # With several threads, partial sums are added in random order.
-    with import_module("threadpoolctl").threadpool_limits(1):
+    with one_thread():
         if balanced:
             limit = size_limit(len(rows), clusters)
             starts = np.random.RandomState(seed)

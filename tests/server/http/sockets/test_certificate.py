@@ -143,6 +143,23 @@ async def test_a_certificate_with_the_key_of_another_one_is_told_once_and_not_us
         assert f"{server.pair.certfile} and {server.pair.keyfile} are no certificate with its key" in str(server.log)
 
 
+async def test_a_certificate_of_an_unknown_version_is_told_and_the_next_one_is_used(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (server, first):
+        certificate = ssl.PEM_cert_to_DER_cert(server.pair.write(key_of=first).cert_chain_pems[0].bytes().decode())
+        version_3 = bytes.fromhex("a003020102")
+        assert version_3 in certificate
+        unknown = certificate.replace(version_3, bytes.fromhex("a003020107"), 1)
+        server.pair.certfile.write_text(ssl.DER_cert_to_PEM_cert(unknown))
+
+        server.clock.wind(LOOK_EVERY_S)
+        await server.logs(UNUSABLE)
+        second = server.pair.write()
+        server.clock.wind(LOOK_EVERY_S)
+        await server.logs(READ)
+
+        assert await server.shown() == pem(second)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.5])
 async def test_a_file_that_is_half_written_or_missing_leaves_the_old_certificate(tmp_path: Path, share: float) -> None:
     async with serving(tmp_path) as (server, first):
