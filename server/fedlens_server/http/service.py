@@ -109,9 +109,7 @@ class Service:
         return self._large.total()
 
     async def located(self, digest: bytes, find: Callable[[], Location]) -> Location:
-        """What `find` gives for a blob; it is called once for all who ask for the blob meanwhile."""
-        if self.store.address.is_here:
-            return find()  # which takes less time than to change threads
+        """What `find` gives for a blob; a thread calls it once for all who ask for the blob meanwhile."""
         found = self._found.get(digest)
         if found is None:
             found = self._found[digest] = asyncio.get_running_loop().run_in_executor(self._finders, find)
