@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fedlens.commands.options import reported
+from fedlens.commands.options import enrolment_token, reported
 
 LinkPublishers = Annotated[
     list[Path] | None,
@@ -33,9 +33,10 @@ def link(
 ) -> None:
     """Print the link that lets phones join; it holds the enrolment token."""
     from fedlens.errors import FedlensError
+    from fedlens_edge_client.errors import StateError
 
-    with reported(FedlensError, OSError):
-        token = token_file.read_text(encoding="utf-8").strip()
+    with reported(FedlensError, StateError):
+        token = enrolment_token(token_file) or ""
         found = link_of(server, token, ca, publisher or (), operator, purpose)
         typer.echo(found)
         if qr:

@@ -14,7 +14,7 @@ MAX_SEED = (1 << 32) - 1
 INTERRUPTED = 128 + 2  # as a shell reports SIGINT
 
 HOUR_S = 3600.0
-HOUR_LASTS_HELP = "Seconds for which an hour lasts, to emulate days of phones that come and go."
+HOUR_LASTS_HELP = "Seconds for which an hour lasts, to emulate days of phones that come and go; in a state made for it."
 ENGINE_HELP = "Engine that runs a bundle's programs: torch (.pt2), or executorch (.pte), as on phones."
 
 # As `engines.choice.EngineName`, without importing the engines.

@@ -27,9 +27,13 @@ def serve(
     new_data: Annotated[
         bool, typer.Option("--new-data", help="Make an empty state in the configuration's server.data, and exit.")
     ] = False,
-    host: Annotated[str, typer.Option(help="With --init: address for clients.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="With --init: port for clients.")] = 8443,
-    admin_port: Annotated[int, typer.Option(min=0, max=65535, help="With --init: port for operators.")] = 8444,
+    host: Annotated[str | None, typer.Option(help="With --init: address for clients, else 127.0.0.1.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="With --init: port for clients, else 8443.")
+    ] = None,
+    admin_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="With --init: port for operators, else 8444.")
+    ] = None,
     log_format: Annotated[
         LogFormatChoice, typer.Option(help="Form of the lines of the log, which is on standard error.")
     ] = "human",
@@ -39,6 +43,10 @@ def serve(
     from fedlens_server.config import ConfigError
 
     with reported(ConfigError):
+        if init is None and not (host is None and port is None and admin_port is None):
+            raise ConfigError(
+                "--host, --port and --admin-port go with --init; without it, set them in the configuration"
+            )
         if init is None and new_data:
             _make_data(config or Path("fedlens.toml"))
         elif init is None:
@@ -46,7 +54,8 @@ def serve(
         elif config is not None or new_data:
             raise ConfigError("--init and --config, --init and --new-data exclude each other")
         else:
-            _initialise(init, host, port, admin_port)
+            ports = (8443 if port is None else port, 8444 if admin_port is None else admin_port)
+            _initialise(init, host or "127.0.0.1", *ports)
 
 
 def _serve(path: Path, log_format: LogFormatChoice, hour_lasts_s: float) -> None:

@@ -15,6 +15,10 @@ class Clock(Protocol):
         """Seconds since the epoch, for what people read; it jumps when the machine's clock is set."""
         ...
 
+    def calendar(self) -> float:
+        """Seconds since the epoch by the calendar, where `now` may be an emulated time."""
+        ...
+
     def elapsed(self) -> float:
         """Seconds since some moment before the server's start, for all durations; it never jumps."""
         ...
@@ -31,6 +35,10 @@ class SystemClock:
 
     def now(self) -> float:
         """Seconds since the epoch."""
+        return time.time()
+
+    def calendar(self) -> float:
+        """Seconds since the epoch by the calendar."""
         return time.time()
 
     def elapsed(self) -> float:

@@ -57,6 +57,9 @@ class ManualClock:
     def now(self) -> float:
         return self._now + self._set_by
 
+    def calendar(self) -> float:
+        return self.now()
+
     def elapsed(self) -> float:
         return self._now
 

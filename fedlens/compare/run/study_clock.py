@@ -23,7 +23,7 @@ class StudyClock:
         """Seconds since the epoch."""
         return self._now
 
-    elapsed = now
+    calendar = elapsed = now
 
     async def sleep_until(self, when: float) -> None:
         """Return when `now()` reaches `when`."""

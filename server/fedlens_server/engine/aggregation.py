@@ -5,10 +5,12 @@ It starts from what `closing` froze, so that running it again after a crash give
 
 import logging
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache, partial
 from math import inf
+from typing import TypeVar
 
 from fedlens_proto import plans, wire
 from fedlens_proto.v1 import admin_pb2
@@ -33,6 +35,7 @@ from fedlens_server.store import RestoredTensors, StoredTensors, method_state
 from fedlens_server.store.method_state import PreparedState
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 def due(federation: Federation) -> list[RoundKey]:
@@ -127,24 +130,34 @@ def _aggregate(federation: Federation, task: Task, current: Round, open_blobs: E
     phase = task.phases[current.phase]
     population = participation.population(federation, task) if settings.by_arrival else current.population
     tools = method_calls.tools(federation, task, current.phase, current.number, population)
+
+    def checked(call: Callable[[], T]) -> T:
+        return of_method(call, lambda: _is_over(federation, task, current))
+
     try:
         before, admit = method_state.given(task.values), task.method.admit
         if admit is not None and late:
-            before = of_method(lambda: admit(phase, before, _opened(late, open_blobs), tools))
-        ruled, bounds = of_method(lambda: _ruled(task, current, _opened(updates, open_blobs)))
-        new = of_method(lambda: task.method.aggregate(phase, before, ruled, tools))
+            before = checked(lambda: admit(phase, before, _opened(late, open_blobs), tools))
+        ruled, bounds = checked(lambda: _ruled(task, current, _opened(updates, open_blobs)))
+        new = checked(lambda: task.method.aggregate(phase, before, ruled, tools))
         following = task.phase_of(task.committed + 1)
         begins = current.phase < following < task.method_phases
         if begins:
             later = method_calls.tools(federation, task, following, current.number, population)
             later = replace(later, generator=tools.generator)
-            new = of_method(lambda: task.method.begin(task.phases[following], method_state.checked(new), later))
-        prepared = of_method(lambda: method_state.prepare(federation.store, task.values, new, open_blobs))
+            new = checked(lambda: task.method.begin(task.phases[following], method_state.checked(new), later))
+        prepared = checked(lambda: method_state.prepare(federation.store, task.values, new, open_blobs))
         if not begins:
-            of_method(lambda: _need_same_model(task.values, prepared))
+            checked(lambda: _need_same_model(task.values, prepared))
         return Outcome(prepared, "", excluded, bounds)
     except (NothingToAggregate, MethodFailed) as error:
         return Outcome(None, str(error), excluded)
+
+
+def _is_over(federation: Federation, task: Task, current: Round) -> bool:
+    """Tell whether a round has ended while it was being aggregated, and its blobs are deleted."""
+    federation.store.submit(lambda _: None).result()  # the view has followed all that was committed before
+    return task.round is not current
 
 
 def _need_same_model(old: State, new: PreparedState) -> None:

@@ -29,11 +29,12 @@ class MethodFailed(Exception):
     """A method raised an error that it must not raise; the text is for the operator."""
 
 
-def of_method(call: Callable[[], T]) -> T:
-    """The result of a method's function.
+def of_method(call: Callable[[], T], is_over: Callable[[], bool] = lambda: False) -> T:
+    """The result of a method's function, for what may be over while it is called.
 
     Raises:
-        NothingToAggregate, StorageFull, Unavailable: As the method or the store under it says.
+        NothingToAggregate, StorageFull, Unavailable: As the method or the store under it says; the first also if what
+            it read has been deleted, because `is_over`.
         MethodFailed: Anything else; the traceback is in the log.
     """
     try:
@@ -43,6 +44,8 @@ def of_method(call: Callable[[], T]) -> T:
     except BadState as error:
         raise MethodFailed(f"the method's state cannot be stored: {error}") from error
     except Exception as error:
+        if is_over():
+            raise NothingToAggregate("the round has ended meanwhile") from error
         log.exception("a method failed")
         raise MethodFailed(f"the method failed: {plugins.told(error)}") from error
 

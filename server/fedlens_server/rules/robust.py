@@ -68,7 +68,7 @@ def exclude(updates: Sequence[Update]) -> tuple[list[Update], dict[bytes, str]]:
             norm = 0.0 if update.norms is None else getattr(update.norms, kind)
             if 0 < FAR * middle < norm:
                 found = f"the norm of its {of} is {norm:g}, more than {FAR:g} times the median, {middle:g}"
-                reasons[update.client] = f"excluded: {found}"
+                reasons[update.client] = found
     return [update for update in updates if update.client not in reasons], reasons
 
 

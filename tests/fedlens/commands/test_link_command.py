@@ -96,7 +96,8 @@ def test_an_address_that_no_phone_would_join_is_refused(server: str, token_file:
 def test_a_file_without_what_it_is_to_hold_is_named(tmp_path: Path, token_file: Path) -> None:
     (tmp_path / "empty").write_text("\n")
 
-    assert "token: must be" in error_text(link("https://a.org", tmp_path / "empty"))
+    assert "is empty; it must hold an enrolment token" in error_text(link("https://a.org", tmp_path / "empty"))
+    assert "cannot be read as an enrolment token" in error_text(link("https://a.org", tmp_path / "gone"))
     assert "holds no certificate" in error_text(link("https://a.org", token_file, tmp_path / "empty"))
     assert "gone.pem" in error_text(link("https://a.org", token_file, tmp_path / "gone.pem"))
     keyless = fedlens("link", "--server", "https://a.org", "--token-file", token_file, "--publisher", token_file)

@@ -201,3 +201,7 @@ def test_init_for_an_outside_address_says_what_is_missing(tmp_path: Path) -> Non
 
 def test_init_and_config_exclude_each_other(tmp_path: Path) -> None:
     assert "exclude each other" in error_text(fedlens("serve", "--init", tmp_path, "--config", "fedlens.toml"))
+
+
+def test_an_address_without_init_is_refused_and_not_ignored(tmp_path: Path) -> None:
+    assert "go with --init" in error_text(fedlens("serve", "--port", 9000, "--config", tmp_path / "fedlens.toml"))

@@ -1,6 +1,7 @@
 """Threads of the server that meet at the worst moment, which is made to happen."""
 
 import json
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -10,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedlens_server.engine import assignments, rounds
+from fedlens_proto.v1 import admin_pb2
+from fedlens_server.engine import aggregation, assignments, rounds
 from fedlens_server.engine.arrivals import places
 from fedlens_server.engine.arrivals.presence import BUCKET_S, StoredPresence
 from fedlens_server.engine.cohorts.held_places import HeldPlaces
-from fedlens_server.engine.operators import control
+from fedlens_server.engine.operators import control, tasks
 from fedlens_server.errors import Unavailable
 from fedlens_server.methods import METHODS, fedavg
 from fedlens_server.planning.method import Method, MethodDefinition, State, TaskPlan
@@ -98,6 +100,21 @@ def test_a_place_that_runs_out_while_its_client_is_answered_is_no_error(
     monkeypatch.setattr(HeldPlaces, "until", runs_out_then)
 
     assert assignments._assignment(server.federation, server.task, server.federation.authenticate(ALICE)) is not None
+
+
+def test_a_round_whose_task_is_stopped_while_it_is_aggregated_is_no_mistake_of_the_method(
+    server: Arrivals, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.take(goal=1, min_reports=1)
+    assert server.has_place(ALICE)
+    server.report(ALICE)
+    before(monkeypatch, aggregation, "_ruled", lambda: tasks.stop(server.federation, server.task, ADMIN).result())
+
+    server.advance()
+
+    assert server.task.state == admin_pb2.TASK_STATE_STOPPED
+    assert server.ends == ["abandoned"]
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 def test_rounds_are_not_moved_while_one_is_aggregated_whose_end_begins_a_phase(

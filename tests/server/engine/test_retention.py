@@ -32,13 +32,14 @@ def server(tmp_path: Path) -> Iterator[Arrivals]:
         yield found
 
 
-def first_round(server: Arrivals) -> None:
-    """End a round of five members: two have reported, and one each has failed, left and missed it."""
+def first_round(server: Arrivals, after_s: float = 0.0) -> None:
+    """End a round of five members: two have reported, and one each has failed, left and, `after_s` later, missed it."""
     server.come(*FIVE)
     server.fail(CAROL)
     server.revoke(DAVE)
     for client in (ALICE, BOB):
         server.report(client)
+    server.clock.wind(after_s)
     server.advance()
 
 
@@ -205,7 +206,7 @@ def test_after_the_first_deletion_no_client_of_the_round_is_told_that_it_was_no_
 
 
 def test_what_a_task_knows_of_its_clients_outlives_their_receipts(server: Arrivals) -> None:
-    first_round(server)
+    first_round(server, server.task.settings.member_deadline_s)
     delete_all(server)
     server.reopen()
 

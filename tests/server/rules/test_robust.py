@@ -47,9 +47,7 @@ def test_a_change_above_ten_times_the_median_is_left_out() -> None:
     kept, excluded = robust.exclude(given_ones)
 
     assert kept == given_ones[:4]
-    assert excluded == {
-        given_ones[4].client: "excluded: the norm of its change is 20.1, more than 10 times the median, 2"
-    }
+    assert excluded == {given_ones[4].client: "the norm of its change is 20.1, more than 10 times the median, 2"}
 
 
 def test_fewer_than_five_updates_stay_whatever_they_are() -> None:
@@ -61,9 +59,7 @@ def test_buffers_far_from_the_others_are_a_reason_of_their_own() -> None:
     honest = [update(client, 1.0, 0.5) for client in client_ids(5)]
     bad = update(b"~" * 32, 1.0, 5.1)
     _, excluded = robust.exclude([*honest, bad])
-    assert excluded == {
-        bad.client: "excluded: the norm of its change of buffers is 5.1, more than 10 times the median, 0.5"
-    }
+    assert excluded == {bad.client: "the norm of its change of buffers is 5.1, more than 10 times the median, 0.5"}
 
 
 @given(LENGTHS)

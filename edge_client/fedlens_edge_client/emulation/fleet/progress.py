@@ -28,6 +28,7 @@ class FleetProgress(LiveDisplay):
         self._workers = workers
         self._status = FleetStatus()
         self._printed: set[RoundId] = set()
+        self._failures: set[str] = set()
         self._now = now
         self._reminder = Reminder(self._waited, now)
         self._wait: tuple[str, bool] | None = None
@@ -43,6 +44,10 @@ class FleetProgress(LiveDisplay):
         self._status = status
         if isinstance(message, Happened) and isinstance(message.event, Retrying):
             self.look(is_news=True)
+        for failure in status.failures.values():
+            if failure not in self._failures:  # many clients may fail for one reason
+                self._failures.add(failure)
+                say(self._console, f"a client failed: {failure}", "red")
         begun = list(status.rounds)
         # A worker's last message of a round may come behind another worker's first one of the next round.
         self._print(begun[:-2] + [key for key in begun[-2:-1] if status.rounds[key].is_over])

@@ -105,13 +105,18 @@ def quarantined(transaction: Transaction, task: Task, client: bytes, now: float)
     _write(transaction, task, client, quarantines=quarantines, sits_out_until=now + lasts_s)
 
 
-def missed(transaction: Transaction, task: Task, current: Round) -> None:
-    """Write that the members of a round that are still pending have missed it, but for forgotten ones."""
+def missed(transaction: Transaction, task: Task, current: Round, now: float) -> None:
+    """Write that the members of a round that are still pending have missed it, but for forgotten ones.
+
+    A place counts as unused if its time was over by `now`, by `Clock.elapsed`: others may just have been faster than a
+    member that would have reported.
+    """
     for client, member in current.members.items():
         if member.state == admin_pb2.MEMBER_STATE_PENDING and client in task.participations:
             state = admin_pb2.MEMBER_STATE_LATE if client in current.late else admin_pb2.MEMBER_STATE_MISSED
             transaction.later(_MISS, {"t": current.task, "r": current.number, "c": client, "s": state})
-            left_place(transaction, task, client)
+            if not current.holds_place(client, now):
+                left_place(transaction, task, client)
 
 
 def left_place(transaction: Transaction, task: Task, client: bytes) -> None:

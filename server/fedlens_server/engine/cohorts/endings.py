@@ -45,7 +45,7 @@ def write(federation: Federation, transaction: Transaction, task: Task, current:
     # Of no length as long as it waits for its first place.
     seconds = 0.0 if current.started is None else federation.clock.elapsed() - current.started
     if task.settings.by_arrival:
-        participation.missed(transaction, task, current)
+        participation.missed(transaction, task, current, federation.clock.elapsed())
         if current.report_s:
             mean_s = fmean(current.report_s)
             transaction.after_commit(lambda: task.report_s.append(mean_s))

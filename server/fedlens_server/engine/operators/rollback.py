@@ -97,7 +97,9 @@ def _need_copy(task: Task, number: int) -> None:
             "can be taken from an earlier round"
         )
     if number not in task.copies:
-        kept = ", ".join(map(str, sorted(task.copies))) or "none yet"
+        if not task.copies:
+            raise Malformed(f"round: task {task.name!r} has kept no round's state yet")
+        kept = ", ".join(map(str, sorted(task.copies)))
         raise Malformed(f"round: found {number}, must be one whose state is kept: {kept}")
 
 

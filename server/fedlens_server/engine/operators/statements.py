@@ -44,7 +44,7 @@ def check(federation: Federation, manifest: bytes, signed: bytes) -> statement_p
         return None
     try:
         found = statements.verified(signed, manifest, publishers) if publishers else statements.about(signed, manifest)
-        statements.check_time(found, federation.clock.now())
+        statements.check_time(found, federation.clock.calendar())
     except StatementRefused as error:
         raise Malformed(f"{error}; {_SIGN}") from error
     return found
@@ -100,7 +100,7 @@ def notices(task: Task, now: float) -> list[str]:
 def note_ends(federation: Federation) -> None:
     """Note an event for each statement of which `notices` tells."""
     for task in list(federation.tasks.values()):
-        for bundle, days in _ending(task, federation.clock.now()):
+        for bundle, days in _ending(task, federation.clock.calendar()):
             events.note(Event.STATEMENT_ENDS, task=task.name, bundle=bundle.id, days=days)
 
 

@@ -127,7 +127,7 @@ def summary(federation: Federation, task: Task) -> admin_pb2.Task:
         privacy=_privacy(task),
         awaited_canaries=canaries.awaited(task),
         statements=[bundle.statement for bundle in task.bundles],
-        notices=[*canaries.notices(task), *statements.notices(task, federation.clock.now())],
+        notices=[*canaries.notices(task), *statements.notices(task, federation.clock.calendar())],
     )
 
 

@@ -143,7 +143,9 @@ def _checked(request: admission_pb2.CreateTokenRequest) -> dict[str, int | None]
         raise Malformed(f"expires_in_s: found {request.expires_in_s:g}, must be 0 to {MAX_LIFE_S:.0f}")
     if request.role in _OPERATOR_ROLES:
         if request.max_uses or request.per_minute:
-            raise Malformed("max_uses, per_minute: leave both out for the roles read and operate, which do not enrol")
+            raise Malformed(
+                "max_uses (--uses), per_minute: leave both out for the roles read and operate, which do not enrol"
+            )
         return {"max_uses": None, "per_minute": None}
     if request.role not in _CLIENT_ROLES:
         raise Malformed(f"role: found {request.role}, must be trainer, evaluator, read or operate")

@@ -92,6 +92,7 @@ async def _task_page(request: web.Request, message: str, status: int = 200) -> w
         actions=SUBJECTS["tasks"].applying(task),
         is_latest=before is None,
         message=message,
+        is_fault=status >= 400,
         **_live_values(request, task),
         **found,
     )

@@ -16,9 +16,9 @@ def obstacle(service: Service) -> str:
         return "the state can no longer be written; see the log, and restart the server"
     if not service.store.lead.is_certain:
         return str(service.store.lead.doubt())
-    least = service.config.limits.min_free_bytes
-    if shutil.disk_usage(service.store.folder).free < least:
-        return f"the disk has less than {least} free bytes (limits.min_free_bytes)"
+    least, free = service.config.limits.min_free_bytes, shutil.disk_usage(service.store.folder).free
+    if free < least:
+        return f"the disk of server.data has {free} free bytes, less than {least} (limits.min_free_bytes)"
     return ""
 
 

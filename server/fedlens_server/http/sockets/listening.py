@@ -39,6 +39,8 @@ class _Server(web.Server):
     def __init__(self, made: web.Server) -> None:
         super().__init__(made.request_handler, request_factory=made.request_factory, loop=made._loop, **made._kwargs)
         self._by_address: defaultdict[str, dict[RequestHandler, asyncio.Transport]] = defaultdict(dict)
+        # Of limited connections. Asked for it at its end, a transport of TLS may have forgotten it.
+        self._addresses: dict[RequestHandler, str] = {}
 
     def __call__(self) -> Connection:
         return Connection(self, loop=self._loop, **self._kwargs)
@@ -47,13 +49,13 @@ class _Server(web.Server):
         super().connection_made(handler, transport)
         _keep_to(self.most, self._connections, handler)
         if address := self._limited(transport):
+            self._addresses[handler] = address
             of_address = self._by_address[address]
             of_address[handler] = transport
             _keep_to(self.most_of_address, of_address, handler)
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
-        transport = self._connections.get(handler)  # none when all were closed
-        if transport is not None and (address := self._limited(transport)):
+        if address := self._addresses.pop(handler, ""):
             del self._by_address[address][handler]
             if not self._by_address[address]:
                 del self._by_address[address]

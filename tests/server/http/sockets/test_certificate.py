@@ -186,3 +186,14 @@ async def test_files_that_stay_as_they_are_are_not_read_again(tmp_path: Path) ->
         following.cancel()
 
     assert str(log) == ""
+
+
+async def test_connections_that_end_before_their_answer_are_counted_no_more(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (server, _):
+        for _ in range(20):
+            async with server.connected() as connection:
+                connection.writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        async with server.connected() as connection:
+            assert await connection.status() == b"200"
+
+        assert "Exception in callback" not in str(server.log)
