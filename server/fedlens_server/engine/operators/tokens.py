@@ -144,7 +144,7 @@ def _checked(request: admission_pb2.CreateTokenRequest) -> dict[str, int | None]
     if request.role in _OPERATOR_ROLES:
         if request.max_uses or request.per_minute:
             raise Malformed(
-                "max_uses (--uses), per_minute: leave both out for the roles read and operate, which do not enrol"
+                "max_uses, per_minute: leave both out for the roles read and operate, which do not enrol (no --uses)"
             )
         return {"max_uses": None, "per_minute": None}
     if request.role not in _CLIENT_ROLES:
