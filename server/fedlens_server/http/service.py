@@ -226,9 +226,10 @@ class Service:
             try:
                 if seen:
                     await asyncio.wrap_future(clients.note_seen(federation, seen))
-            except (StorageFull, Unavailable):
+            except Exception as error:
                 federation.presence.not_saved(seen)
-            except Exception:
+                if isinstance(error, (StorageFull, Unavailable)):
+                    continue
                 _log.exception("which clients are here could not be stored; next try in %g s", BUCKET_S)
 
 

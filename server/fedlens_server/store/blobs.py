@@ -129,14 +129,14 @@ class Blobs:
             else:
                 self._kept_files.append((digest, key))
 
+    @property
+    def keeps_files(self) -> bool:
+        """True between `keep_files` and `end_keeping_files`."""
+        return self._kept_files is not None
+
     def keep_files(self) -> None:
         """From now on, leave the bytes of forgotten blobs; called on the writing thread, as its end is."""
         self._kept_files = self._kept_files or []  # there may be some of a backup whose end could not be written
-
-    @property
-    def keeps_files(self) -> bool:
-        """True if the bytes of forgotten blobs are left."""
-        return self._kept_files is not None
 
     def end_keeping_files(self) -> None:
         """Delete the bytes of the blobs that were forgotten meanwhile."""

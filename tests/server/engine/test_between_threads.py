@@ -140,8 +140,10 @@ def test_rounds_are_not_moved_while_one_is_aggregated_whose_end_begins_a_phase(
         bench.commit()
         control.change(bench.federation, bench.task, json.dumps({"rounds": 3}), ADMIN).result()
 
-    assert len(told) == 1
-    assert told[0].startswith("round 1 of task 'task' is being aggregated")
+    assert told == [
+        "round 1 of task 'task' is being aggregated, and this change moves rounds from one phase to another; try again "
+        "when the round has ended"
+    ]
 
 
 def test_a_client_that_is_forgotten_while_the_seen_are_stored_leaves_the_others() -> None:

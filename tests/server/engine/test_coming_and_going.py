@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from heapq import heapify, heappop, heappush
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 
 import pytest
 
@@ -143,8 +143,8 @@ def test_clients_that_never_report_hold_rounds_up_only_until_each_has_missed_twi
             took[len(among)] = at_the_told_pace(server, honest, among, rounds=80)
             missed = [server.task.participations[client].misses for client in among]
 
-    # Places of which the round ends earlier, because others are quick, do not count.
-    assert median(missed) >= 2
+    # Who had places alone of which the round ended earlier, because others were quick, has missed fewer.
+    assert sum(misses >= 2 for misses in missed) >= len(idle) - 1
     assert fmean(took[12][-40:]) <= 1.2 * fmean(took[0][-40:])
 
 

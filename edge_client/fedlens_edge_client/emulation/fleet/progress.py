@@ -11,7 +11,7 @@ from rich.table import Table
 from fedlens_edge_client.client.events import Retrying
 from fedlens_edge_client.client.waiting import Reminder
 from fedlens_edge_client.emulation.fleet.display import LiveDisplay, say
-from fedlens_edge_client.emulation.fleet.messages import Happened, Message
+from fedlens_edge_client.emulation.fleet.messages import ClientEnded, Happened, Message
 from fedlens_edge_client.emulation.fleet.status import FleetStatus, RoundId, RoundStatus
 
 BAR_WIDTH = 30
@@ -28,7 +28,7 @@ class FleetProgress(LiveDisplay):
         self._workers = workers
         self._status = FleetStatus()
         self._printed: set[RoundId] = set()
-        self._failures: set[str] = set()
+        self._failures: set[str] = set()  # that were printed
         self._now = now
         self._reminder = Reminder(self._waited, now)
         self._wait: tuple[str, bool] | None = None
@@ -44,10 +44,10 @@ class FleetProgress(LiveDisplay):
         self._status = status
         if isinstance(message, Happened) and isinstance(message.event, Retrying):
             self.look(is_news=True)
-        for failure in status.failures.values():
-            if failure not in self._failures:  # many clients may fail for one reason
-                self._failures.add(failure)
-                say(self._console, f"a client failed: {failure}", "red")
+        failure = message.failure if isinstance(message, ClientEnded) else None
+        if failure is not None and failure not in self._failures:  # many clients may fail for one reason
+            self._failures.add(failure)
+            say(self._console, f"a client failed: {failure}", "red")
         begun = list(status.rounds)
         # A worker's last message of a round may come behind another worker's first one of the next round.
         self._print(begun[:-2] + [key for key in begun[-2:-1] if status.rounds[key].is_over])

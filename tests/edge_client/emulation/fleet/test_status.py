@@ -50,6 +50,18 @@ def printed(*said: tuple[float, int, Event] | float) -> list[str]:
     return out.getvalue().splitlines()
 
 
+def test_why_clients_fail_is_told_at_once_and_once_for_each_reason() -> None:
+    out, status = StringIO(), FleetStatus()
+    with FleetProgress(Console(file=out, width=100), workers=1) as progress:
+        for index, reason in enumerate(["banned", "banned", None, "no [room]"]):
+            message = ClientEnded(0, index, reason)
+            status.count(message)
+            progress.show(message, status)
+        told = out.getvalue().splitlines()
+
+    assert told == ["a client failed: banned", "a client failed: no [room]"]
+
+
 def test_a_round_counts_who_started_who_reported_and_their_losses() -> None:
     status = heard(
         (0, RoundStarted(1, 1, 10, 2)),
