@@ -144,7 +144,8 @@ def test_clients_that_never_report_hold_rounds_up_only_until_each_has_missed_twi
             missed = [server.task.participations[client].misses for client in among]
 
     # Who had places alone of which the round ended earlier, because others were quick, has missed fewer.
-    assert sum(misses >= 2 for misses in missed) >= len(idle) - 1
+    assert min(missed) >= 1
+    assert sum(misses >= 2 for misses in missed) >= 9
     assert fmean(took[12][-40:]) <= 1.2 * fmean(took[0][-40:])
 
 

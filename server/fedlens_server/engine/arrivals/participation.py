@@ -108,14 +108,16 @@ def quarantined(transaction: Transaction, task: Task, client: bytes, now: float)
 def missed(transaction: Transaction, task: Task, current: Round, now: float) -> None:
     """Write that the members of a round that are still pending have missed it, but for forgotten ones.
 
-    A place counts as unused if its time was over by `now`, by `Clock.elapsed`: others may just have been faster than a
-    member that would have reported.
+    A place counts as unused if by `now`, by `Clock.elapsed`, its time was over or twice the usual one had passed. Of a
+    member with less time, others may just have been faster.
     """
     for client, member in current.members.items():
         if member.state == admin_pb2.MEMBER_STATE_PENDING and client in task.participations:
             state = admin_pb2.MEMBER_STATE_LATE if client in current.late else admin_pb2.MEMBER_STATE_MISSED
             transaction.later(_MISS, {"t": current.task, "r": current.number, "c": client, "s": state})
-            if not current.holds_place(client, now):
+            since = None if current.held is None else current.held.since(client)
+            had_time = since is not None and task.round_s is not None and now - since >= task.round_s
+            if had_time or not current.holds_place(client, now):
                 left_place(transaction, task, client)
 
 
