@@ -3,9 +3,11 @@
 import asyncio
 import ssl
 from base64 import urlsafe_b64encode
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from http import HTTPStatus
+from io import BytesIO
+from os import SEEK_END
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 from urllib.parse import urlsplit
@@ -123,13 +125,16 @@ class HttpTransport:
         async def attempt() -> M:
             headers = {"Content-Type": wire.MEDIA_TYPE}
             data: bytes | AsyncIterator[bytes] = b"".join([body, *(blob for blob in blobs if isinstance(blob, bytes))])
-            if any(isinstance(blob, Path) for blob in blobs):
-                headers["Content-Length"] = str(len(body) + await asyncio.to_thread(_bytes_of, blobs))
-                data = _stream(body, blobs)
-            async with self._request(method, path, headers, data, hold_s) as response:
-                if response.status != HTTPStatus.OK:
-                    raise await _error(response)
-                return await _message(response, kind, MAX_RESPONSE_BYTES)
+            # Not opened by what sends them, which after a cut connection ends only with the garbage collector.
+            with ExitStack() as files:
+                if any(isinstance(blob, Path) for blob in blobs):
+                    opened = [files.enter_context(b.open("rb")) if isinstance(b, Path) else BytesIO(b) for b in blobs]
+                    headers["Content-Length"] = str(len(body) + sum(file.seek(0, SEEK_END) for file in opened))
+                    data = _stream(body, opened)
+                async with self._request(method, path, headers, data, hold_s) as response:
+                    if response.status != HTTPStatus.OK:
+                        raise await _error(response)
+                    return await _message(response, kind, MAX_RESPONSE_BYTES)
 
         return await repeat(attempt, self._backoff, self._on_retry)
 
@@ -199,19 +204,12 @@ def trust(ca: Path | None) -> ssl.SSLContext:
         raise Untrusted(f"{ca} cannot be read as certificates (PEM): {error}") from error
 
 
-def _bytes_of(blobs: Blobs) -> int:
-    return sum(blob.stat().st_size if isinstance(blob, Path) else len(blob) for blob in blobs)
-
-
-async def _stream(header: bytes, blobs: Blobs) -> AsyncIterator[bytes]:
+async def _stream(header: bytes, blobs: Sequence[BinaryIO]) -> AsyncIterator[bytes]:
     yield header
     for blob in blobs:
-        if isinstance(blob, bytes):
-            yield blob
-            continue
-        with blob.open("rb") as file:
-            while chunk := await asyncio.to_thread(file.read, _CHUNK_BYTES):
-                yield chunk
+        blob.seek(0)
+        while chunk := await asyncio.to_thread(blob.read, _CHUNK_BYTES):
+            yield chunk
 
 
 async def _message(response: aiohttp.ClientResponse, kind: type[M], limit: int) -> M:

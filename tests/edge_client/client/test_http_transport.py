@@ -1,5 +1,6 @@
 import asyncio
 import ssl
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -234,6 +235,35 @@ async def test_an_update_streams_from_its_file_with_its_length(tmp_path: Path) -
         await transport.put_update(7, 1, b"header", [tmp_path / "blob"])
 
     assert received == [(str(6 + len(blob)), b"header" + blob)]
+
+
+def times_open(path: Path) -> int:
+    """How many of this process's descriptors are of a file."""
+    return [each.resolve() for each in Path("/proc/self/fd").iterdir()].count(path)
+
+
+async def test_an_update_that_is_cut_off_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # More than a connection takes in before its reader reads.
+    (tmp_path / "blob").write_bytes(bytes(32 << 20))
+    still_open = []
+
+    async def take(request: web.Request) -> web.StreamResponse:
+        still_open.append(times_open(tmp_path / "blob"))
+        return await hang_up(request)
+
+    async def at_once(function: Callable[..., object], *args: object) -> object:
+        return function(*args)
+
+    # A cut then meets a write, and never a read; and an error's traceback may keep for longer what was writing.
+    monkeypatch.setattr(asyncio, "to_thread", at_once)
+    writing = list[object]()
+    sys.set_asyncgen_hooks(firstiter=writing.append)
+    async with serving(take) as url, transport_to(url, backoff=ENDS_AFTER_ONE_S) as transport:
+        with pytest.raises(Unreachable):
+            await transport.put_update(7, 1, b"header", [tmp_path / "blob"])
+
+    assert len(still_open) > 1
+    assert set(still_open) == {1}
 
 
 async def test_an_update_costs_at_most_700_bytes_more_than_its_payload() -> None:
