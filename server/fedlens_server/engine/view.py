@@ -4,6 +4,7 @@ It changes only on the writing thread, after a commit. Other threads read it at 
 after a commit, never a promise that is not on disk.
 """
 
+import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -52,6 +53,7 @@ class Federation:
         """Without clients and tasks; arguments as in `recovery.load`."""
         self.store = store
         self.clock = clock
+        self.generator = random.Random()  # of places, and of pauses before clients ask again
         self.method_modules = method_modules
         self.publishers = publishers
         self.clients = Enrolled()

@@ -1,7 +1,6 @@
 """A server without sockets whose task takes the clients that come."""
 
 import json
-import random
 import threading
 from typing import Any, Self
 
@@ -22,7 +21,8 @@ class Arrivals(Bench):
 
     def _open(self) -> None:
         super()._open()
-        self.places = Places(self.federation, random.Random(0))
+        self.federation.generator.seed(0)
+        self.places = Places(self.federation)
 
     def close(self) -> None:
         self.places.close()
@@ -41,7 +41,7 @@ class Arrivals(Bench):
     def settle_places(self) -> None:
         """Return when the places that are free by now have been given."""
         self.places.close()
-        self.places = Places(self.federation, random.Random(0))
+        self.places = Places(self.federation)
 
     def come(self, *clients: bytes, **fields: Any) -> list[check_in_pb2.CheckInResponse]:
         """Check-ins of all these clients at the same moment; `fields` are those of their requests."""

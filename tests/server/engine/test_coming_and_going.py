@@ -138,14 +138,12 @@ def test_clients_that_never_report_hold_rounds_up_only_until_each_has_missed_twi
     took = {}
     for among in ((), idle):
         with closing(Arrivals(tmp_path / f"beside {len(among)}")) as server:
-            server.take(goal=3, over_selection=1.3, rounds=100)
+            server.take(goal=3, over_selection=1.3, rounds=160)
             server.enrol(crowd)
-            took[len(among)] = at_the_told_pace(server, honest, among, rounds=80)
+            took[len(among)] = at_the_told_pace(server, honest, among, rounds=140)
             missed = [server.task.participations[client].misses for client in among]
 
-    # Who had places alone of which the round ended earlier, because others were quick, has missed fewer.
-    assert min(missed) >= 1
-    assert sum(misses >= 2 for misses in missed) >= 9
+    assert min(missed) >= 2
     assert fmean(took[12][-40:]) <= 1.2 * fmean(took[0][-40:])
 
 

@@ -11,7 +11,6 @@ that reported longest ago.
 """
 
 import logging
-import random
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
@@ -82,10 +81,9 @@ def is_drawn(federation: Federation, client: Client) -> bool:
 class Places:
     """Those who ask for a place, and the thread that gives places."""
 
-    def __init__(self, federation: Federation, generator: random.Random | None = None) -> None:
-        """Nobody asks yet. `generator` draws among those who ask."""
+    def __init__(self, federation: Federation) -> None:
+        """Nobody asks yet."""
         self._federation = federation
-        self._random = generator or random.Random()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="fedlens-places")
         self._guard = threading.Lock()
         self._asking: dict[bytes, tuple[Request, Future[None]]] = {}
@@ -273,7 +271,7 @@ class Places:
     def _in_turn(self, task: Task, current: Round, asking: Mapping[bytes, Request], now: float) -> Iterator[bytes]:
         """Those to whom places go, in this order; it looks at few more of those who ask than are taken from it."""
         clients, resting = list(asking), list[bytes]()
-        self._random.shuffle(clients)
+        self._federation.generator.shuffle(clients)
         for start in range(0, len(clients), _AT_A_TIME):
             some = [client for client in clients[start : start + _AT_A_TIME] if self._may_ask(task, client, asking)]
             participation.load(self._federation, task, some)
