@@ -1,9 +1,11 @@
-"""Numerical libraries with one thread, where several would give other sums each time, or wait for each other."""
+"""Arithmetic with one thread, where several would give other sums each time, or wait for each other."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
 
+import numpy as np
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it ships no types
 
 _using = Lock()
@@ -17,3 +19,11 @@ def one_thread() -> Iterator[None]:
     """
     with _using, threadpool_limits(1):
         yield
+
+
+def sum_of_squares(vector: NDArray[np.float64]) -> float:
+    """The sum of squares of a vector's elements.
+
+    BLAS would divide a long vector among threads, which wait for each other longer than the sum takes.
+    """
+    return float(np.square(vector).sum())
