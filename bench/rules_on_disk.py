@@ -14,6 +14,7 @@ from bench.fedavg_on_disk import aggregated, stored_updates
 from bench.row import Row, against_floor, in_turns
 from fedlens_server.methods.fedavg import with_mean
 from fedlens_server.planning.method import GLOBAL, Norms, Update
+from fedlens_server.planning.one_thread import use_one_thread
 from fedlens_server.rules import robust
 from fedlens_server.rules.krum import krum
 from fedlens_server.rules.middle import middle_update
@@ -26,6 +27,7 @@ Rule = Callable[[list[Update]], list[Update]]
 
 def measure(folder: Path) -> list[Row]:
     """A row for the rules that are on by default, and one for each of the others."""
+    use_one_thread()
     paths = models.write_blobs(models.resnet18(), folder / "blobs", CLIENTS)
     rules: dict[str, tuple[Rule, float]] = {
         "exclude, clip and cap": (_defaults, 1.6),

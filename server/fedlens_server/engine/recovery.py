@@ -21,6 +21,7 @@ from fedlens_server.engine.enrolled import Profile
 from fedlens_server.engine.task import GlobalModel, Release, Task, TaskBundle
 from fedlens_server.engine.view import Federation
 from fedlens_server.errors import Malformed, StorageFull, StoreUnusable
+from fedlens_server.planning.one_thread import use_one_thread
 from fedlens_server.store import Store, columns, method_state, schema
 from fedlens_server.telemetry import events
 from fedlens_server.telemetry.events import Event
@@ -31,7 +32,7 @@ def load(
 ) -> Federation:
     """The federation that a store holds; an open round has its full deadline from now.
 
-    A task whose method is missing or refuses it is suspended.
+    A task whose method is missing or refuses it is suspended. From now on numpy has one thread in this process.
 
     Args:
         store: Holds everything.
@@ -42,6 +43,7 @@ def load(
     Raises:
         StoreUnusable: A task cannot be read, or there is no room on the disk.
     """
+    use_one_thread()
     federation = Federation(store, clock, method_modules=method_modules, publishers=publishers)
     _load_clients(federation)
     downloads.load_computed(federation)

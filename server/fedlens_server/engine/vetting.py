@@ -11,7 +11,6 @@ from fedlens_proto.v1 import assignment_pb2, blob_pb2, update_pb2
 from fedlens_server.engine.task import Task, TaskBundle
 from fedlens_server.planning.local_plans import WEIGHTS
 from fedlens_server.planning.method import Norms, TensorSet, span
-from fedlens_server.planning.one_thread import sum_of_squares
 from fedlens_server.planning.task_settings import MAX_COUNT
 from fedlens_server.store import PendingBlob, RestoredTensors, Store, StoredTensors
 from fedlens_server.store.columns import BlobSets
@@ -144,7 +143,7 @@ def _squares(uploaded: TensorSet, tensors: Iterable[TensorSpec], base: TensorSet
             difference = values.astype(np.float64)
             if base is not None:
                 difference -= span(base, spec.name, a, b)
-            total += sum_of_squares(difference)
+            total += float(difference @ difference)
     return total
 
 

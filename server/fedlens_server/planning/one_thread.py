@@ -1,29 +1,14 @@
-"""Arithmetic with one thread, where several would give other sums each time, or wait for each other."""
+"""Arithmetic with one thread: with several, sums depend on the number of processors or are others each time.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from threading import Lock
+They also wait for each other, for much longer than a sum takes where processors are busy.
+"""
 
-import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it ships no types
 
-_using = Lock()
 
+def use_one_thread() -> None:
+    """Have BLAS in this process, and OpenMP in this thread, use one thread from now on.
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Have BLAS and OpenMP use one thread in the whole process; who wants this meanwhile waits until it has ended.
-
-    `threadpoolctl` leaves the limit to one thread at a time and ignores what another one asks for.
+    Libraries that are loaded later are not among them.
     """
-    with _using, threadpool_limits(1):
-        yield
-
-
-def sum_of_squares(vector: NDArray[np.float64]) -> float:
-    """The sum of squares of a vector's elements.
-
-    BLAS would divide a long vector among threads, which wait for each other longer than the sum takes.
-    """
-    return float(np.square(vector).sum())
+    threadpool_limits(1)

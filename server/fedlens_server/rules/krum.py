@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from fedlens_proto.blob import Array
 from fedlens_server.planning.local_plans import WEIGHTS
 from fedlens_server.planning.method import GLOBAL, NothingToAggregate, Update, span
-from fedlens_server.planning.one_thread import one_thread
 
 _ROOM = 1 << 20  # elements of all changes that are in memory at a time
 _LEAST = 1 << 10  # of one change
@@ -57,8 +56,7 @@ def _squared_distances(updates: Sequence[Update]) -> Float64s:
     """By pair of updates, float64[n, n]: |x - y|^2 = |x|^2 + |y|^2 - 2 x y."""
     sent, step = updates[0].sent[GLOBAL], max(_ROOM // len(updates), _LEAST)
     products = np.zeros((len(updates), len(updates)))
-    # Each thread of the pool calls BLAS. If BLAS had threads of its own, all of them would take twice the time.
-    with one_thread(), ThreadPoolExecutor(_THREADS, "fedlens-krum") as pool:
+    with ThreadPoolExecutor(_THREADS, "fedlens-krum") as pool:
         for name in updates[0].values[WEIGHTS]:
             base = sent[name].reshape(-1) if name in sent else np.empty(0, np.int64)
             starts = range(0, base.size if base.dtype.kind == "f" else 0, step)

@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 from fedlens_proto.blob import Array
 from fedlens_server.planning.local_plans import WEIGHTS
 from fedlens_server.planning.method import GLOBAL, NothingToAggregate, Update, span
-from fedlens_server.planning.one_thread import sum_of_squares
 
 _SPAN = 1 << 14  # elements that are in memory at a time, of each array
 _FINENESS = 24  # binary digits of the noise's deviation
@@ -84,7 +83,7 @@ def factors(updates: Sequence[Update], shapes: Shapes, clip: float) -> list[floa
     for name, shape in shapes.items():
         for a, b in _spans(prod(shape)):
             for i, change in enumerate(_changes(updates, name, a, b)):
-                squares[i] += sum_of_squares(change)
+                squares[i] += float(change @ change)
     norms = [sqrt(each) if isfinite(each) else 0.0 for each in squares]
     # The margin is for the rounding of products and sums: the norm is never above, not even in its last digit.
     return [min(1.0, clip * (1 - 2**-32) / norm) if norm > 0 else 0.0 for norm in norms]

@@ -21,7 +21,6 @@ from fedlens_server.methods.arithmetic.linear_combination import (
     read,
 )
 from fedlens_server.planning.method import State, TensorSet
-from fedlens_server.planning.one_thread import sum_of_squares
 
 
 def centre(k: int) -> str:
@@ -88,7 +87,7 @@ def squared_distances(model: TensorSet, centres: Sequence[TensorSet], like: Mapp
             here = read(own, start, stop, np.empty(stop - start, np.float32)).astype(np.float64)
             for k, other in enumerate(others):
                 difference = here - read(other, start, stop, np.empty(stop - start, np.float32))
-                total[k] += sum_of_squares(difference)
+                total[k] += float(difference @ difference)
     return [float(each) for each in total]
 
 

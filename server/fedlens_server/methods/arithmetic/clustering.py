@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlens_server.planning.one_thread import one_thread
+from fedlens_server.planning.one_thread import use_one_thread
 
 STARTS = 10
 BALANCED_STARTS = 100  # fewer for more than 1,000 rows, which take longer
@@ -84,17 +84,17 @@ def k_means(rows: Rows, clusters: int, generator: np.random.Generator, *, balanc
     seed = int(generator.integers(1 << 31))
     cluster: Any = import_module("sklearn.cluster")  # late: it takes a second, and ships no types
     # With several threads, partial sums are added in random order.
-    with one_thread():
-        if balanced:
-            limit = size_limit(len(rows), clusters)
-            starts = np.random.RandomState(seed)
-            found = [
-                _limited(rows, cluster.kmeans_plusplus(rows, clusters, random_state=starts)[0], limit)
-                for _ in range(max(STARTS, min(BALANCED_STARTS, 100_000 // len(rows))))
-            ]
-            return _numbered(rows, min(found, key=lambda labels: _summary(rows, labels).inertia))
-        fitted = cluster.KMeans(clusters, n_init=STARTS, max_iter=MAX_ITERATIONS, random_state=seed).fit(rows)
-        return _numbered(rows, fitted.labels_)
+    use_one_thread()
+    if balanced:
+        limit = size_limit(len(rows), clusters)
+        starts = np.random.RandomState(seed)
+        found = [
+            _limited(rows, cluster.kmeans_plusplus(rows, clusters, random_state=starts)[0], limit)
+            for _ in range(max(STARTS, min(BALANCED_STARTS, 100_000 // len(rows))))
+        ]
+        return _numbered(rows, min(found, key=lambda labels: _summary(rows, labels).inertia))
+    fitted = cluster.KMeans(clusters, n_init=STARTS, max_iter=MAX_ITERATIONS, random_state=seed).fit(rows)
+    return _numbered(rows, fitted.labels_)
 
 
 def inertias(rows: Rows, most: int, generator: np.random.Generator) -> list[float]:
