@@ -1,13 +1,42 @@
 """The `fedlens` command: one sub-command per job."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from fedlens.commands import blob, bundle, compare, demo, export, fleet, link, predict, publisher, results, serve, task
 from fedlens.commands.admin import audit, backup, clients, store, token
 
-app = typer.Typer(name="fedlens", no_args_is_help=True, pretty_exceptions_enable=False)
+_ALLOWED = {
+    "int_parsing": "a whole number",
+    "float_parsing": "a number",
+    "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le}",
+}
+"""In words, by pydantic's name for what is wrong."""
+
+
+class _Commands(TyperGroup):
+    """Commands that tell of wrong values in FedLens' words; typer repeats those of pydantic, which checks them."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            from pydantic import ValidationError
+
+            if isinstance(error.__cause__, ValidationError):
+                fault = error.__cause__.errors()[0]
+                details = fault.get("ctx", {})
+                if fault["type"] in _ALLOWED:
+                    error.message = f"found {fault['input']!r}, must be {_ALLOWED[fault['type']].format(**details)}"
+                else:
+                    error.message = str(details.get("error", error.message))
+            raise
+
+
+app = typer.Typer(name="fedlens", cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
 for command in (
     *(export.export, serve.serve, backup.backup, backup.restore, fleet.fleet, link.link),
     *(audit.audit, publisher.sign, predict.predict, compare.compare, results.results, demo.demo),

@@ -27,8 +27,9 @@ def read(file: Path) -> dict[str, dict[str, str]]:
     except OSError as error:
         raise NotExportable(f"{file} cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        if error.errors()[0]["type"] == "json_invalid":
-            raise NotExportable(f"{file} is not JSON: {error.errors()[0]['msg']}") from error
+        fault = error.errors()[0]
+        if fault["type"] == "json_invalid":
+            raise NotExportable(f"{file} is not JSON: {fault['ctx']['error']}") from error
         raise NotExportable(
             f"""{file} must have the form {{"de": {{"cat": "Katze"}}}}, a name of each class by language"""
         ) from error

@@ -26,14 +26,14 @@ def show(
     with _reported(status=1):
         from fedlens import blob_files
         from fedlens.reports import blob_report
-        from fedlens.reports.tables import print_table
+        from fedlens.reports.tables import counted, print_table
 
         values = blob_report.show_values(blob_files.read(file))
         if as_json:
             print_json(values)
             return
         print_table(blob_report.SHOW_COLUMNS, map(blob_report.show_row, values["tensors"]))
-        typer.echo(f"{values['format']}, {values['bytes']:,} bytes, {values['elements']:,} numbers")
+        typer.echo(f"{values['format']}, {counted(values['bytes'], 'byte')}, {counted(values['elements'], 'number')}")
         typer.echo(f"sha256 {values['sha256']}")
         if values["base"]:
             typer.echo(f"a difference, to be added to blob {values['base']}")
@@ -83,11 +83,12 @@ def convert(
     """Write the tensors of a file in another format; differences become whole tensors."""
     with _reported(status=1):
         from fedlens import blob_files
+        from fedlens.reports.tables import counted
 
         blob_files.format_of(out)
         tensors = blob_files.whole(blob_files.read(source), base)
         blob_files.write(out, tensors, codec)
-        typer.echo(f"wrote {out}: {len(tensors)} tensors, {out.stat().st_size:,} bytes")
+        typer.echo(f"wrote {out}: {counted(len(tensors), 'tensor')}, {counted(out.stat().st_size, 'byte')}")
 
 
 @contextmanager

@@ -171,6 +171,7 @@ def show(
             print_json(values | {"answers": {each.answer: each.clients for each in found.answers}})
             return
         _print_tasks([found.task], as_json=False, one=True)
+        typer.echo(task_report.settings_line(json.loads(found.task.settings_json)))
         caption = "before, after: accuracy, mean and deviation (±) over clients"
         rows = map(task_report.round_row, rounds)
         print_table(task_report.ROUND_COLUMNS, rows, caption, dropped=task_report.DROPPED_COLUMNS)
@@ -225,7 +226,12 @@ def resume(task: TaskName, admin: Admin = None, as_json: AsJson = False) -> None
 def deadline(task: TaskName, admin: Admin = None, as_json: AsJson = False) -> None:
     """End the open round now; it commits if it has `min_reports` updates, else it is abandoned."""
     with reported_admin():
-        _print_tasks([admin_client(admin).control(task, "deadline")], as_json, one=True)
+        from fedlens.reports import task_report
+
+        client = admin_client(admin)
+        _print_tasks([client.control(task, "deadline")], as_json, one=True)
+        if not as_json:
+            typer.echo(task_report.last_end(client.show(task)))
 
 
 @task_app.command("set")
@@ -237,8 +243,15 @@ def change(
 ) -> None:
     """Change settings of a task that goes on, those on which no client's work depends."""
     with reported_admin():
+        from fedlens.reports import task_report
+
         changes = dict(named_value(entry, "KEY=VALUE") for entry in settings)
-        _print_tasks([admin_client(admin).change(task, json.dumps(changes))], as_json, one=True)
+        client = admin_client(admin)
+        before = client.show(task).task
+        changed = client.change(task, json.dumps(changes))
+        _print_tasks([changed], as_json, one=True)
+        for line in task_report.changes(before, changed, changes) if not as_json else ():
+            typer.echo(line)
 
 
 @task_app.command()

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from fedlens.compare.columns import COLUMNS, FORM, TITLES, Column
 from fedlens.compare.report.summary import MethodSummary, Run, summarise
 from fedlens.compare.study import MethodSection, Study, StudyError
+from fedlens_edge_client.emulation.settings_errors import explain
 
 RESULTS_FILE, STUDY_FILE = "results.json", "study.json"
 KEPT, FINISHED = "*/seed-*.json.gz", "runs/*/seed-*/result.json"
@@ -64,7 +65,7 @@ def load(path: Path) -> Kept:
     try:
         return Kept(Study.model_validate(study), runs)
     except ValidationError as error:
-        raise StudyError(f"{path}: not the results of a study: {error.errors()[0]['msg']}") from error
+        raise StudyError(f"{path}: not the results of a study: {explain(error, Study)}") from error
 
 
 def load_all(paths: Sequence[Path]) -> Kept:

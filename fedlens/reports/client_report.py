@@ -9,6 +9,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from fedlens.reports.tables import counted
 from fedlens_edge_client.client import events
 from fedlens_edge_client.client.waiting import REASONS, Reminder, described
 from fedlens_edge_client.engines.choice import EngineName
@@ -115,7 +116,7 @@ def _line(event: events.Event) -> str | None:
         case events.Enrolled():
             return f"enrolled as {event.role}, client {event.client_id.hex()}"
         case events.RoundStarted():
-            return f"{where}: {event.train_photos} photos to train on, {event.test_photos} to test"
+            return f"{where}: {counted(event.train_photos, 'photo')} to train on, {event.test_photos} to test"
         case events.RoundReported():
             accuracy = _accuracy(event.evaluations.get("start"), event.evaluations.get("trained"))
             return f"{where}: reported, {event.upload_bytes} bytes sent{accuracy}"
@@ -132,4 +133,4 @@ def _line(event: events.Event) -> str | None:
 def _accuracy(start: Evaluation | None, end: Evaluation | None) -> str:
     figures = [f"{sums.correct / sums.count:.1%}" for sums in (start, end) if sums is not None and sums.count]
     count = next((sums.count for sums in (end, start) if sums is not None), 0)
-    return f"; right on {count} test photos: {' -> '.join(figures)}" if figures else ""
+    return f"; right on {counted(count, 'test photo')}: {' -> '.join(figures)}" if figures else ""

@@ -68,6 +68,11 @@ def readable_bytes(count: float) -> str:
     return f"{count:.0f} {unit}" if unit == "bytes" or count >= 100 else f"{count:.1f} {unit}"
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 blob`, `2,000 blobs`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def plain(text: str) -> str:
     """Replace the control characters in a text that comes from others."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

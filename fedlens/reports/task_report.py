@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from fedlens.reports.statement_report import statement_values
-from fedlens.reports.tables import plain, readable_bytes
+from fedlens.reports.tables import counted, plain, readable_bytes
 from fedlens.reports.tracking import Tracked
 from fedlens_proto import wire
 from fedlens_proto.v1 import admin_pb2 as pb
@@ -54,10 +54,26 @@ def privacy_line(values: dict[str, Any]) -> str | None:
     privacy = values["privacy"]
     if privacy is None:
         return None
+    rounds = counted(privacy["participations"], "round")
     return (
         f"privacy: epsilon {privacy['epsilon']:.3g} at delta {privacy['delta']:g} for a client that takes part as "
-        f"often as it may; at most {privacy['spent']:.3g} spent so far, in {privacy['participations']} rounds"
+        f"often as it may; at most {privacy['spent']:.3g} spent so far, in {rounds}"
     )
+
+
+def settings_line(settings: Mapping[str, Any]) -> str:
+    """The settings of a task that are set, by default or not, as `fedlens task set` takes them."""
+    return "settings: " + " ".join(f"{key}={_setting(value)}" for key, value in settings.items() if value is not None)
+
+
+def changes(before: pb.Task, after: pb.Task, keys: Iterable[str]) -> list[str]:
+    """A line for each of these settings: its earlier and its present value."""
+    old, new = json.loads(before.settings_json), json.loads(after.settings_json)
+    return [f"{key}: {_setting(old.get(key))} -> {_setting(new.get(key))}" for key in keys]
+
+
+def _setting(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 TASK_COLUMNS: Sequence[str] = ("id", "name", "state", "method", "rounds", "clients")
@@ -150,6 +166,14 @@ def round_lines(values: dict[str, Any]) -> list[str]:
         if member["state"] in _LEFT_OUT:
             lines.append(f"{member['client'][:12]} {member['state']}: {member['reason'] or 'no reason given'}")
     return [plain(f"round {values['round']}: {line}") for line in lines]
+
+
+def last_end(response: pb.ShowTaskResponse) -> str:
+    """The state of the last round that takes no more updates, in words; there is one."""
+    values = round_values([each for each in response.rounds if each.state != pb.ROUND_STATE_OPEN][-1])
+    came = counted(values["counts"].get("reported", 0), "update")
+    more = f": {values['reason']}" if values["reason"] else ""
+    return plain(f"round {values['round']} is {values['state']} with {came}{more}")
 
 
 ROUND_COLUMNS: Sequence[str] = (

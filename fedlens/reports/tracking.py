@@ -37,7 +37,7 @@ class Tracked:
 
 
 def write_csv(path: Path, rows: Rows, columns: Sequence[str] = ()) -> None:
-    """Write a table completely or not at all, and its folder: these columns, and then one for every other key.
+    """Write a table completely or not at all: these columns, and then one for every other key.
 
     Raises:
         NotWritten: The file cannot be written.
@@ -45,7 +45,6 @@ def write_csv(path: Path, rows: Rows, columns: Sequence[str] = ()) -> None:
     listed = [dict(row) for row in rows]
     columns = list(dict.fromkeys([*columns, *(key for row in listed for key in row)]))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, columns, lineterminator="\n")
             writer.writeheader()

@@ -18,6 +18,7 @@ from fedlens_server.http.sockets.listening import Runner, close, listen, listen_
 from fedlens_server.http.standby import create_standby_app
 from fedlens_server.sections import ListeningSection
 from fedlens_server.store import Candidate, StateAddress, Store
+from fedlens_server.store.copies import backups
 from fedlens_server.store.database import check_access, holds_state
 from fedlens_server.telemetry import events
 from fedlens_server.telemetry.events import Event
@@ -133,6 +134,9 @@ async def _lead(
                 await app[SERVICE].ready()
             except Unavailable as error:
                 raise StoreUnusable(f"{store.database.place}: {error}") from error
+            # No reason to end: a disk for backups may be away for a while.
+            if (place := config.server.backups) is not None and (reason := backups.obstacle(place)):
+                events.note(Event.BACKUP_FAILED, reason=f"server.backups: {reason}")
             events.note(Event.READY, clients=client_url, operators=admin_url, version=version("fedlens"))
             announce(f"fedlens: ready, clients at {client_url}, operators at {admin_url}")
             await stop.wait()

@@ -20,6 +20,7 @@ _PORT = "an integer from 0 to 65535; 0 takes any free port"
 _HOST = "an address or host name"
 _SOCKET = "the path of a file"
 _NETWORKS = "a list of addresses and networks, such as `10.0.0.0/8`"
+_BACKUPS = f"the path of a folder, or such as `{address.BUCKET_EXAMPLE}`"
 _PUBLISHERS = "a list of paths of .pub files"
 _FINGERPRINTS = "a list of texts of 32 pairs of hexadecimal digits in upper case, with colons between"
 _PACKAGE = r"\A[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)+\z"
@@ -157,7 +158,7 @@ class ServerSection(ListeningSection):
     )
     backups: Path | address.Bucket | None = _key(
         "Folder or bucket into which `fedlens backup` writes.",
-        f"the path of a folder, or such as `{address.BUCKET_EXAMPLE}`",
+        _BACKUPS,
         default=None,
     )
     retention_days: int = _key(
@@ -198,6 +199,8 @@ class ServerSection(ListeningSection):
     @classmethod
     def _elsewhere(cls, value: object, info: ValidationInfo) -> object:
         if info.field_name == "backups" and not str(value).startswith("s3://"):
+            if not isinstance(value, str | Path | None):
+                raise ValueError(f"found {value!r}, must be {_BACKUPS}")
             return _relative_to_the_config(Path(value), info) if isinstance(value, str) else value
         parse = address.database_url if info.field_name == "database" else address.Bucket.parse
         return None if value is None else parse(value)
@@ -236,10 +239,10 @@ class ServerSection(ListeningSection):
     def _backups_are_apart(self) -> Self:
         # A backup deletes from its folder's `blobs` what no backup names, the server from its own what no row names.
         if isinstance(self.backups, Path):
-            blobs, copies = ((folder / "blobs").resolve() for folder in (self.data, self.backups))
-            if copies == blobs or self.backups.resolve().is_relative_to(blobs):
+            data, blobs, copies = (each.resolve() for each in (self.data, self.data / "blobs", self.backups / "blobs"))
+            if copies == blobs or any(self.backups.resolve().is_relative_to(each) for each in (data, blobs)):
                 raise ValueError(
-                    f"found backups {str(self.backups)!r}, where the server's own blobs are; name a folder apart from "
+                    f"found backups {str(self.backups)!r}, where the server's own state is; name a folder apart from "
                     "server.data"
                 )
         return self
@@ -356,7 +359,7 @@ class LimitsSection(Section):
         le=1_000_000,
     )
     min_free_bytes: int = _key(
-        "Free bytes on the disk below which `/readyz` answers 503; 0: never.",
+        "Free bytes on the disk below which the log has a warning and `/readyz` answers 503; 0: never.",
         "an integer from 0",
         default=256 << 20,
         ge=0,

@@ -81,7 +81,7 @@ def test_programs_for_candidates_public_photos_and_more_are_added_as_told(tmp_pa
         (["--candidates", "-1"], "-1 candidates cannot be compared; 1 to 64 can"),
         (["--public", "gone"], "no public photos: gone is no folder"),
         (["--display-names", "gone"], "gone cannot be read: No such file or directory"),
-        (["--display-names", os.devnull], "null is not JSON: "),
+        (["--display-names", os.devnull], "null is not JSON: EOF while parsing a value"),
         (["--program", "means"], "program 'means' is unknown; there are class_sums, class_means, "),
         (["--concatenated", "65"], "65 extractors cannot be concatenated; 1 to 64 can"),
         (["--model", "mobilenet_v3_small", "--backbone-weights", "gone.pth"], "gone.pth cannot be read"),

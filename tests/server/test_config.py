@@ -96,6 +96,10 @@ def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
             "[limits]\nenrolments_per_address = 0\n",
             "limits.enrolments_per_address: found 0, must be an integer from 1 to 1000000",
         ),
+        (
+            "[server]\nbackups = 3\n",
+            "server.backups: found 3, must be the path of a folder, or such as `s3://bucket/prefix`",
+        ),
         ("[server]\ndata = 3\n", "server.data: found 3, must be the path of a folder"),
         *(
             (
@@ -173,14 +177,14 @@ def test_a_certificate_needs_its_key(tmp_path: Path) -> None:
     assert "found certfile without keyfile" in refusal(tmp_path, ADMIN + '[server]\ncertfile = "server.pem"\n')
 
 
-@pytest.mark.parametrize("place", ["data", "data/blobs/backups", "disk/../data", "disk"])
+@pytest.mark.parametrize("place", ["data", "data/backups", "data/blobs/backups", "disk/../data", "disk"])
 def test_backups_into_the_state_itself_are_refused(tmp_path: Path, place: str) -> None:
     text = f'[server]\ndata = "data"\nbackups = "{place}"\n{ADMIN}'
     (tmp_path / "disk" / "blobs").mkdir(parents=True)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "blobs").symlink_to(tmp_path / "disk" / "blobs")
 
-    assert f"server: found backups '{tmp_path / place}', where the server's own blobs are" in refusal(tmp_path, text)
+    assert f"server: found backups '{tmp_path / place}', where the server's own state is" in refusal(tmp_path, text)
 
 
 def test_plain_http_to_operators_outside_is_refused(tmp_path: Path) -> None:

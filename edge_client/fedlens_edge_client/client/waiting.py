@@ -15,7 +15,7 @@ REASONS = {
     "superseded": "another process uses this client's identity; end one of them",
     "busy": "the server holds as many polls as it can",
     "stopping": "the server is stopping; it will be back",
-    "rest": "this client took part a short while ago, and others go first",
+    "rest": "others go first",
     "not_eligible": "the task does not take this client",
     "sits_out": "an update of this client was not usable; it takes part again later",
     "paused": "the operator has paused the task",

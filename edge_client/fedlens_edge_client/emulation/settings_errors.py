@@ -42,10 +42,11 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
             return f"{key.lstrip('.')}: unknown key; {nearest(part, owner.model_fields)}"
     key = key.lstrip(".")
     if first["type"] == "value_error":
-        text = str(first.get("ctx", {}).get("error", first["msg"]))
-        return f"{key}: {text}" if key else text
-    found = "found nothing" if first["type"] == "missing" else f"found {first['input']!r}"
-    return f"{key}: {found}, must be {(field.description if field else None) or 'a table'}"
+        text = str(first["ctx"]["error"])
+    else:
+        found = "found nothing" if first["type"] == "missing" else f"found {first['input']!r}"
+        text = f"{found}, must be {(field.description if field else None) or 'a table'}"
+    return f"{key}: {text}" if key else text
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -16,11 +16,12 @@ def backup(
 ) -> None:
     """Have a running server back itself up into the folder or bucket that its server.backups names."""
     with reported_admin():
+        from fedlens.reports.tables import counted
+
         made = admin_client(admin).backup(keep)
-        typer.echo(
-            f"{made.place}: {made.blobs} blobs, {made.copied} of them new, {made.copied_bytes} bytes copied; "
-            f"{made.removed} older backups removed"
-        )
+        blobs, copied = counted(made.blobs, "blob"), counted(made.copied_bytes, "byte")
+        removed = counted(made.removed, "older backup")
+        typer.echo(f"{made.place}: {blobs}, {made.copied} of them new, {copied} copied; {removed} removed")
 
 
 def restore(

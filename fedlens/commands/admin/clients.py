@@ -119,10 +119,15 @@ def _one_of(client: str | None, token: str | None, admin: Path | None) -> tuple[
 
 
 def _tell(what: str, kind: str, name: str, count: int, as_json: bool) -> None:
+    from fedlens.reports.tables import counted
+
     if as_json:
-        print_json({what: name} | ({} if kind == "clients" else {"clients": count}))
+        print_json({what: name, "clients": count})
+    elif kind == "tokens":
+        typer.echo(f"{what} {counted(count, 'client')} of token {name!r}")
     else:
-        typer.echo(f"{what} {name}" if kind == "clients" else f"{what} {count} clients of token {name!r}")
+        already = "is banned already" if what == "banned" else "is not banned"
+        typer.echo(f"{what} {name}" if count else f"{name} {already}; nothing has changed")
 
 
 def _values(client: Any) -> dict[str, Any]:

@@ -26,6 +26,7 @@ def migrate(
 
     Everything that is written is compared. The source stays as it is.
     """
+    from fedlens.reports.tables import counted
     from fedlens_server.config import ConfigError, load
     from fedlens_server.errors import StoreUnusable
     from fedlens_server.store.copies.moving import move
@@ -33,6 +34,6 @@ def migrate(
     with reported(ConfigError, StoreUnusable):
         moved = move(load(source).server.state, load(target).server.state)
         typer.echo(
-            f"moved {moved.rows} rows and {moved.blobs} blobs, {moved.copied} of them now; "
+            f"moved {counted(moved.rows, 'row')} and {counted(moved.blobs, 'blob')}, {moved.copied} of them now; "
             f"next: fedlens serve --config {target}"
         )

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ _DIFFERENCE = ("method", "baseline", "column", "seeds", "difference", "low", "hi
 
 
 def write_csv_files(folder: Path, study: Study, runs: Sequence[Run], summaries: Sequence[MethodSummary]) -> None:
-    """Write the final figures, the paired differences and the figures by round, from 0 to 1."""
+    """Write, with their folder, the final figures, the paired differences and the figures by round, from 0 to 1."""
+    with suppress(OSError):  # `write_csv` says why there is no such folder
+        folder.mkdir(parents=True, exist_ok=True)
     write_csv(folder / RESULTS_CSV, _final_rows(summaries), ("method", "seed", "column", "value"))
     write_csv(folder / DIFFERENCES_CSV, _difference_rows(study, summaries), _DIFFERENCE)
     rows = (

@@ -318,8 +318,10 @@ def _wait_for_place(
         after_s = pace.LONGEST_S
     else:
         after_s = pace.pause_s(federation, task)
+    detail = obstacles.not_eligible(task, request)
+    if reason == check_in_pb2.WAIT_REASON_REST:
+        has_left = participation.left_places(task, client.id)
+        detail = f"this client {'left its last places unused' if has_left else 'took part a short while ago'}"
     return check_in_pb2.Wait(
-        retry_after_ms=int(1000 * min(max(after_s, pace.SHORTEST_S), pace.LONGEST_S)),
-        reason=reason,
-        detail=obstacles.not_eligible(task, request),
+        retry_after_ms=int(1000 * min(max(after_s, pace.SHORTEST_S), pace.LONGEST_S)), reason=reason, detail=detail
     )

@@ -223,15 +223,15 @@ async def ban_client(request: web.Request) -> web.Response:
     """`POST /v1/admin/clients/{client}/ban`: shut a client out."""
     service, client = request.app[SERVICE], await _named_client(request)
     reason = await _reason(request)
-    await service.durable(bans.ban(service.federation, client, reason, request[OPERATOR]))
-    return responses.message(admission_pb2.BanResponse())
+    changed = await service.durable(bans.ban(service.federation, client, reason, request[OPERATOR]))
+    return responses.message(admission_pb2.BanResponse(clients=int(changed)))
 
 
 async def unban_client(request: web.Request) -> web.Response:
     """`POST /v1/admin/clients/{client}/unban`: let a client in again."""
     service, client = request.app[SERVICE], await _named_client(request)
-    await service.durable(bans.unban(service.federation, client, request[OPERATOR]))
-    return responses.message(admission_pb2.BanResponse())
+    changed = await service.durable(bans.unban(service.federation, client, request[OPERATOR]))
+    return responses.message(admission_pb2.BanResponse(clients=int(changed)))
 
 
 async def ban_token(request: web.Request) -> web.Response:

@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from enum import Enum
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ from fedlens_server.http.sockets.certificate import Certificate
 from fedlens_server.store import Location, Store
 from fedlens_server.store.objects import AT_A_TIME
 from fedlens_server.telemetry import events
+from fedlens_server.telemetry.events import Event
 from fedlens_server.telemetry.metrics import Metrics
 
 RETRY_MS = 2_000
@@ -208,8 +210,8 @@ class Service:
         self._ending.push_async_callback(asyncio.to_thread, federation.close)
         self._ending.push_async_callback(asyncio.to_thread, places.close)
         self._ending.callback(federation.subscribe(changed))
-        noting = asyncio.create_task(self._note_seen(federation))
-        self._ending.callback(noting.cancel)
+        for each in (self._note_seen(federation), self._watch_disk()):
+            self._ending.callback(asyncio.create_task(each).cancel)
         if self.certificate is not None:
             following = asyncio.create_task(self.certificate.follow(self.clock))
             self._ending.callback(following.cancel)
@@ -231,6 +233,18 @@ class Service:
                 if isinstance(error, (StorageFull, Unavailable)):
                     continue
                 _log.exception("which clients are here could not be stored; next try in %g s", BUCKET_S)
+
+    async def _watch_disk(self) -> None:
+        """Once a minute, look whether the disk has become nearly full, or has room again."""
+        least, was_full = self.config.limits.min_free_bytes, False
+        while True:
+            with suppress(OSError):  # the file system of another machine; the next look may tell
+                free = (await asyncio.to_thread(shutil.disk_usage, self.store.folder)).free
+                if (is_full := free < least) != was_full:
+                    event = Event.DISK_NEARLY_FULL if is_full else Event.DISK_HAS_ROOM
+                    events.note(event, free_bytes=free, min_free_bytes=least)
+                    was_full = is_full
+            await self.clock.sleep_until(self.clock.elapsed() + BUCKET_S)
 
 
 SERVICE = web.AppKey("service", Service)

@@ -35,6 +35,8 @@ class Event(StrEnum):
     OPERATED = "operated"
     BACKUP_MADE = "backup-made"
     BACKUP_FAILED = "backup-failed"
+    DISK_NEARLY_FULL = "disk-nearly-full"
+    DISK_HAS_ROOM = "disk-has-room"
     TASK_STARTED = "task-started"
     TASK_ENDED = "task-ended"
     TASK_SUSPENDED = "task-suspended"
@@ -62,7 +64,7 @@ _WARNINGS = frozenset(
     {
         *(Event.TASK_SUSPENDED, Event.TASK_PAUSED, Event.ROUND_ABANDONED, Event.QUARANTINED, Event.EXCLUDED),
         *(Event.SLOW_REQUEST, Event.SLOW_WRITE, Event.CERTIFICATE_UNUSABLE, Event.STATEMENT_ENDS),
-        *(Event.LEAD_DOUBTFUL, Event.LEAD_LOST, Event.CLOCKS_APART, Event.BACKUP_FAILED),
+        *(Event.LEAD_DOUBTFUL, Event.LEAD_LOST, Event.CLOCKS_APART, Event.BACKUP_FAILED, Event.DISK_NEARLY_FULL),
     }
 )
 

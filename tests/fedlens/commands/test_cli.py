@@ -48,6 +48,23 @@ def test_the_help_of_each_command_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (("serve", "--port", "x"), "Invalid value for '--port': found 'x', must be a whole number"),
+        (("serve", "--port", "70000"), "'--port': found '70000', must be at most 65535"),
+        (("serve", "--hour-lasts", "0"), "'--hour-lasts': found '0', must be at least 0.1"),
+        (("fleet", "--beta", "few"), "'--beta': found 'few', must be a number"),
+        (("token", "new", "a", "--role", "boss"), "'--role': 'boss' is not one of 'trainer', 'evaluator'"),
+    ],
+)
+def test_a_wrong_value_of_an_option_is_told_in_our_words(command: tuple[str, ...], told: str) -> None:
+    said = error_text(fedlens(*command), status=2)
+
+    assert told in said
+    assert "Input should" not in said and "Value error" not in said
+
+
+@pytest.mark.parametrize(
     "command",
     [
         ["export", "--model", "lenet5", "--classes-from", "photos"],

@@ -31,13 +31,17 @@ async def test_a_client_is_banned_with_a_reason_and_let_in_again(administered: S
     banned = await operate("client", "ban", name, "--reason", "noise")
     refused = await client.send("POST", "/v1/check-in", b"\x08\x01")
     table = (await operate("client", "list", "--state", "banned")).stdout
+    again = (await operate("client", "ban", name)).stdout
     unbanned = json.loads((await operate("client", "unban", name, "--json")).stdout)
+    unbanned_again = await operate("client", "unban", name)
 
     assert banned.stdout == f"banned {name}\n"
     assert refused.outcome == (403, "forbidden")
     assert "noise" not in refused.error.message
     assert "banned since 2023-11-14 22:13:20Z: noise" in table
-    assert unbanned == {"unbanned": name}
+    assert again == f"{name} is banned already; nothing has changed\n"
+    assert unbanned == {"unbanned": name, "clients": 1}
+    assert unbanned_again.stdout == f"{name} is not banned; nothing has changed\n"
     assert (await client.check_in()).HasField("wait")
 
 

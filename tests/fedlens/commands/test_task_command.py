@@ -3,6 +3,7 @@
 import asyncio
 import csv
 import json
+import re
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from hashlib import sha256
@@ -169,6 +170,7 @@ async def test_a_task_is_shown_round_by_round(server: Server) -> None:
 
     # 1 of 4 before and 3 of 4 after, as `running.update` says.
     assert "25.0%" in table.stdout and "75.0%" in table.stdout and "committed" in table.stdout
+    assert "settings: batch_norm=average" in table.stdout and " rounds=2" in table.stdout
     rounds = json.loads(values.stdout)["rounds"]
     assert [entry["state"] for entry in rounds] == ["committed", "open"]
     pooled = {"count": 4, "correct": 3, "loss": 2.0, "accuracy": 0.75, "mean_loss": 0.5}
@@ -187,6 +189,33 @@ async def test_the_figures_of_committed_rounds_are_written_for_other_tools(serve
     assert [path.name.split(".")[:3] for path in (tmp_path / "board" / "demo").iterdir()] == [
         ["events", "out", "tfevents"]
     ]
+
+
+async def test_a_file_of_figures_needs_a_folder_that_is_there(server: Server, tmp_path: Path) -> None:
+    await created()
+
+    refused = error_text(await task("show", "demo", "--csv", "gone/r.csv"))
+
+    assert refused == "fedlens: gone/r.csv cannot be written: No such file or directory; name another file"
+    assert not (tmp_path / "gone").exists()
+
+
+async def test_a_changed_setting_is_told_with_its_earlier_value(server: Server) -> None:
+    await created()
+
+    changed = await task("set", "demo", "deadline_s=30", "max_update_norm=7.5")
+
+    assert changed.stdout.endswith("deadline_s: 3600.0 -> 30\nmax_update_norm: null -> 7.5\n")
+
+
+async def test_a_round_that_an_operator_ends_is_told_with_its_end(server: Server) -> None:
+    await created()
+    await (await server.client(1)).assignment()
+
+    ended = await task("deadline", "demo")
+
+    # It may be abandoned before the command looks.
+    assert re.search(r"^round 1 is (closing|abandoned) with 0 updates", ended.stdout, re.MULTILINE), ended.output
 
 
 async def test_what_a_client_says_of_its_failure_is_shown_as_it_is(server: Server) -> None:

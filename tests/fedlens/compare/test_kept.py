@@ -111,8 +111,8 @@ def test_results_of_an_older_form_are_refused_with_what_to_do(tmp_path: Path) ->
     [
         ("nothing", None, "there are no results; give the folder of a study"),
         ("results.json", "[", "cannot be read as results"),
-        ("results.json", '{"study": {}, "runs": []}', "not the results of a study"),
-        ("results.json", "[]", "not the results of a study"),
+        ("results.json", '{"study": {}, "runs": []}', "not the results of a study: name: found nothing, must be"),
+        ("results.json", "[]", "not the results of a study: found None, must be a table"),
     ],
 )
 def test_what_is_not_results_is_refused(tmp_path: Path, name: str, content: str | None, words: str) -> None:

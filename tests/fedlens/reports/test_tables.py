@@ -22,6 +22,10 @@ def columns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return wide
 
 
+def test_one_is_no_plural() -> None:
+    assert [tables.counted(count, "blob") for count in (0, 1, 2000)] == ["0 blobs", "1 blob", "2,000 blobs"]
+
+
 @pytest.mark.parametrize("columns", [80, 100, 200], indirect=True)
 def test_rounds_take_one_line_each(columns: int, capsys: pytest.CaptureFixture[str]) -> None:
     values = task_report.round_values(sample()) | {"bytes_received": 123_456_789, "bytes_sent": 999_900_000}

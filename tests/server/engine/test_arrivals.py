@@ -180,7 +180,7 @@ def test_a_client_rests_while_others_are_present_and_takes_a_place_that_stays_fr
     server.report(ALICE)
     server.advance()
 
-    assert server.reason(ALICE) == "rest"
+    assert server.check_in(ALICE).wait.detail == "this client took part a short while ago"
     server.clock.wind(9)
     assert server.reason(ALICE) == "rest"
     server.clock.wind(1)
@@ -233,6 +233,7 @@ def test_two_places_without_a_report_are_followed_by_rest(server: Arrivals) -> N
 
     assert (server.state(ALICE, 1), server.state(ALICE, 2)) == ("missed", "missed")
     assert server.reason(ALICE) == "rest"
+    assert server.check_in(ALICE).wait.detail == "this client left its last places unused"
     assert server.has_place(BOB)
 
 

@@ -99,7 +99,7 @@ async def test_backups_are_told_and_the_time_of_the_last_outlives_the_server(tmp
     assert told == [
         f"WARNING backup-failed {refusal}",
         f"INFO refused code=unavailable {refusal}",
-        f"INFO operated by=admin action=backup object={name}",
+        f"INFO operated by=admin action=backup subject={name}",
         f"INFO backup-made backup={name} {cost}",
     ]
 

@@ -14,6 +14,7 @@ from fedlens_server import daemon
 from fedlens_server.errors import StoreUnusable
 from fedlens_server.store import Store, Transaction
 from tests.server.http.running import config, connected, head
+from tests.server.telemetry.logs import logged
 
 NOBODY = 65534
 
@@ -75,6 +76,19 @@ async def test_a_hangup_signal_ends_no_server_that_has_no_certificate(tmp_path: 
     await server
 
     assert status == b"HTTP/1.1 200 OK\r\n"
+
+
+async def test_a_folder_for_backups_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:
+    stop = asyncio.Event()
+    settings = config(tmp_path, backups=tmp_path / "taken" / "backups")
+    (tmp_path / "taken").touch()
+    Store.open(settings.server.data).close()
+
+    with logged("human") as log:
+        await daemon.serve(settings, lambda line: stop.set(), stop=stop)
+
+    told = f'WARNING backup-failed reason="server.backups: {tmp_path}/taken is no folder that user '
+    assert told in str(log)
 
 
 @pytest.mark.parametrize("there", ["", "disk", "disk/data", "disk/data/blobs"])

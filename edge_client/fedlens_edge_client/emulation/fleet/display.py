@@ -13,6 +13,11 @@ def say(console: Console, line: str, style: str = "") -> None:
     console.print(Text(line, style=style), soft_wrap=True)
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 client`, `2,000 clients`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 class LiveDisplay:
     """Bars on a terminal during a `with` block; a subclass draws them in `__rich__`."""
 

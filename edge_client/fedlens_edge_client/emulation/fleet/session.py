@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
-from fedlens_edge_client.emulation.fleet.display import say
+from fedlens_edge_client.emulation.fleet.display import counted, say
 from fedlens_edge_client.emulation.fleet.progress import FleetProgress
 from fedlens_edge_client.emulation.fleet.running import run_fleet
 from fedlens_edge_client.emulation.fleet.status import FleetStatus
@@ -70,7 +70,7 @@ def run_session(config: FleetConfig, console: Console) -> int:
                 return interrupts.received is not None
 
             status = run_fleet(config, progress.show, should_stop)
-    _summarise(status, config, console)
+    summarise(status, config, console)
     if interrupts.received is not None:
         say(console, "stopped; unsent updates are in the outboxes, the same command goes on from here")
         return interrupts.exit_status
@@ -83,8 +83,8 @@ def introduce(config: FleetConfig, console: Console) -> None:
     engines = f", programs run by {' and '.join(config.engines)}" if set(config.engines) != {EngineName.TORCH} else ""
     say(
         console,
-        f"{config.clients} clients with {sum(map(len, pool.train)):,} train photos of {len(pool.class_names)} classes "
-        f"({config.partition.summary}), {config.workers} worker processes{engines}",
+        f"{counted(config.clients, 'client')} with {sum(map(len, pool.train)):,} train photos of "
+        f"{len(pool.class_names)} classes ({config.partition.summary}), {counted(config.workers, 'worker')}{engines}",
     )
     say_oddities(pool, console)
 
@@ -102,7 +102,8 @@ def say_left_out(reason: str, files: tuple[str, ...], console: Console) -> None:
     say(console, f"left out {len(files)} {reason}: {abbreviated(files, 3)}")
 
 
-def _summarise(status: FleetStatus, config: FleetConfig, console: Console) -> None:
+def summarise(status: FleetStatus, config: FleetConfig, console: Console) -> None:
+    """Print what a fleet has done, and what went wrong."""
     for index, failure in sorted(status.failures.items()):
         say(console, f"{config.name(index)} failed: {failure}", "red")
     for line in status.trouble[:SHOWN_TROUBLES]:
@@ -111,9 +112,8 @@ def _summarise(status: FleetStatus, config: FleetConfig, console: Console) -> No
         say(console, f"and {len(status.trouble) - SHOWN_TROUBLES} more", "yellow")
     table = Table.grid(padding=(0, 2))
     table.add_row("rounds seen", str(len(status.rounds)))
-    table.add_row(
-        "updates reported", f"{status.reports:,} by {config.clients} clients, {status.bytes_uploaded:,} bytes"
-    )
+    clients = counted(config.clients, "client") + (f" ({len(status.failures):,} failed)" if status.failures else "")
+    table.add_row("updates reported", f"{status.reports:,} by {clients}, {counted(status.bytes_uploaded, 'byte')}")
     if status.late:
         table.add_row("updates too late", f"{status.late:,}")
     if config.evaluator_token is not None:

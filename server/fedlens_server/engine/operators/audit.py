@@ -33,7 +33,7 @@ def record(
     row = {"at": federation.clock.now(), "operator": by.name, "action": action, "subject": subject, "detail": detail}
     newest = transaction.execute(_INSERT, row).scalar_one()
     transaction.execute(delete(schema.audit).where(_columns.id <= newest - KEPT))
-    told = partial(events.note, Event.OPERATED, by=by.name, action=action, object=subject, detail=detail)
+    told = partial(events.note, Event.OPERATED, by=by.name, action=action, subject=subject, detail=detail)
     transaction.after_commit(told)
 
 

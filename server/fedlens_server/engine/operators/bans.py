@@ -20,28 +20,32 @@ _clients = schema.clients.c
 
 
 @operation()
-def ban(federation: Federation, transaction: Transaction, client: bytes, reason: str, by: Operator) -> None:
-    """Shut a client out from its next request on; it leaves open rounds. Again: no effect.
+def ban(federation: Federation, transaction: Transaction, client: bytes, reason: str, by: Operator) -> bool:
+    """Shut a client out from its next request on; it leaves open rounds. False: it was banned, and nothing changes.
 
     Raises:
         Unknown: No such client.
         Malformed: The reason is too long.
     """
-    if not _known(federation, client):
-        audit.record(federation, transaction, by, "client ban", client.hex(), _checked(reason))
-        _shut_out(federation, transaction, [client], reason)
+    if _known(federation, client):
+        return False
+    audit.record(federation, transaction, by, "client ban", client.hex(), _checked(reason))
+    _shut_out(federation, transaction, [client], reason)
+    return True
 
 
 @operation()
-def unban(federation: Federation, transaction: Transaction, client: bytes, by: Operator) -> None:
-    """Let a client in again. Again: no effect.
+def unban(federation: Federation, transaction: Transaction, client: bytes, by: Operator) -> bool:
+    """Let a client in again. False: it was not banned, and nothing changes.
 
     Raises:
         Unknown: No such client.
     """
-    if _known(federation, client):
-        audit.record(federation, transaction, by, "client unban", client.hex())
-        _let_in(federation, transaction, [client])
+    if not _known(federation, client):
+        return False
+    audit.record(federation, transaction, by, "client unban", client.hex())
+    _let_in(federation, transaction, [client])
+    return True
 
 
 @operation()

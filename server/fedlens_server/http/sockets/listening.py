@@ -26,7 +26,9 @@ MAX_ACCEPTED = WAITING = 128
 # counted and aborted, closed. The other half of the reserve is for files that are no connections.
 _SHARE_OF_A_TURN = 8
 SOCKET_MODE = 0o660
-_SOCKET_IS = "it must be a path on which no process listens, in a folder in which the server may write"
+_SOCKET_IS = (
+    "it must be a path with nothing, or a socket on which no process listens, in a folder that the server may write"
+)
 
 
 class _Server(web.Server):
@@ -165,6 +167,8 @@ def _bound(path: Path) -> socket.socket:
     try:
         if path.is_socket() and _is_abandoned(path):
             path.unlink()
+        elif path.exists() and not path.is_socket():
+            raise FileExistsError(errno.EEXIST, "a file or folder of this name is there")
         bound.bind(str(path))
         path.chmod(SOCKET_MODE)
     except OSError:

@@ -11,6 +11,7 @@ that was stopped, and nothing but files of these names.
 """
 
 import json
+import os
 import re
 import shutil
 import sqlite3
@@ -127,6 +128,16 @@ def make(
     return Copied(name=name, blobs=len(blobs), copied=len(missing), copied_bytes=copied_bytes, removed=removed)
 
 
+def obstacle(place: Place) -> str:
+    """Why no backup can be made into a folder, as far as that shows without writing; empty: nothing does."""
+    if not isinstance(place, Path):
+        return ""
+    there = next(each for each in (place, *place.parents) if os.access(each, os.F_OK, effective_ids=True))
+    if there.is_dir() and os.access(there, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
+        return ""
+    return f"{there} is no folder that user {os.geteuid()}, as which the server runs, can write"
+
+
 def check(backup: Place) -> Backup:
     """Read a backup and all blobs that it names, and compare their digests.
 
@@ -202,8 +213,10 @@ class _Kept:
             cause = error.__cause__
             if not isinstance(cause, FileNotFoundError | NotADirectoryError) and "NoSuchKey" not in str(cause):
                 raise StoreUnusable(f"{self._backup} is no whole backup ({error}); {advice}") from error
-            if found := _whole(key for key, _ in _files(self._backup).list()):
-                advice = f"name one of the {len(found)} in it: {'..., ' * (len(found) > 9)}{', '.join(found[-9:])}"
+            is_named_so = _OWN.fullmatch(f"{self._name}/{ABOUT}") is not None
+            place, where = (self._place, "beside it") if is_named_so else (self._backup, "in it")
+            if found := _whole(key for key, _ in _files(place).list()):
+                advice = f"name one of the {len(found)} {where}: {'..., ' * (len(found) > 9)}{', '.join(found[-9:])}"
             raise StoreUnusable(f"there is no whole backup at {self._backup}; {advice}") from error
 
     def write_database(self, about: Backup, target: Path) -> None:

@@ -6,6 +6,7 @@ from io import StringIO
 from rich.console import Console
 
 from fedlens_edge_client.client.events import (
+    Embedded,
     Enrolled,
     Event,
     Retrying,
@@ -19,7 +20,7 @@ from fedlens_edge_client.client.events import (
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.messages import EVALUATOR, ClientEnded, Happened
 from fedlens_edge_client.emulation.fleet.progress import FleetProgress
-from fedlens_edge_client.emulation.fleet.session import Interrupts, introduce
+from fedlens_edge_client.emulation.fleet.session import Interrupts, introduce, summarise
 from fedlens_edge_client.emulation.fleet.status import FleetStatus
 
 
@@ -84,7 +85,7 @@ def test_a_fleet_tells_what_is_left_out_of_its_photos_and_what_is_odd(config: Fl
 
     assert isinstance(console.file, StringIO)
     assert console.file.getvalue().splitlines() == [
-        "5 clients with 0 train photos of 2 classes (camera-iid, per class 1), 2 worker processes",
+        "5 clients with 0 train photos of 2 classes (camera-iid, per class 1), 2 workers",
         "left out 1 files [x]: a/1.png",
         "only client '[anna]' has photos of a",
     ]
@@ -102,9 +103,34 @@ def test_without_a_terminal_each_round_is_one_line() -> None:
     events = (RoundStarted(1, 1, 9, 1), Trained(1, 1, 3, 3, 0.1, 0.25), reported(1), RoundStarted(1, 2, 9, 1))
 
     assert printed(*((0.0, 0, event) for event in events)) == [
-        "round   1: 1 of 1 clients reported, mean loss 0.250",
-        "round   2: 0 of 1 clients reported",
+        "round   1: 1 of 1 client reported, mean loss 0.250",
+        "round   2: 0 of 1 client reported",
     ]
+
+
+def test_without_a_terminal_a_fleet_that_works_for_minutes_tells_how_far_it_is() -> None:
+    lines = printed(
+        *((0.0, 0, Embedded(3, 9)), 59.0, 60.0, 119.0, (119.0, 0, RoundStarted(1, 1, 9, 1)), 120.0),
+        *((121.0, 0, Trained(1, 1, 3, 3, 0.1, 0.25)), 180.0),
+    )
+
+    assert lines == [
+        "client 0: 3 of 9 photos read",
+        "round   1: 0 of 1 client reported so far",
+        "round   1: 0 of 1 client reported, mean loss 0.250 so far",
+        "round   1: 0 of 1 client reported, mean loss 0.250",
+    ]
+
+
+def test_the_summary_of_a_fleet_counts_the_clients_that_failed(config: FleetConfig) -> None:
+    status, console = FleetStatus(), Console(file=StringIO(), width=200)
+    for index in range(5):
+        status.count(ClientEnded(0, index, "banned"))
+
+    summarise(status, config, console)
+
+    assert isinstance(console.file, StringIO)
+    assert "updates reported  0 by 5 clients (5 failed), 0 bytes" in console.file.getvalue()
 
 
 def test_a_mean_loss_does_not_depend_on_who_reports_first() -> None:

@@ -2,7 +2,9 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,6 +24,7 @@ from tests.server.http.running import (
     connected,
     round_path,
     running,
+    until,
     update,
 )
 from tests.server.telemetry.logs import logged
@@ -61,7 +64,7 @@ async def test_people_read_a_line_for_each_thing_that_happens(tmp_path: Path) ->
     counts = "task=demo round=1 reported=2 pending=0 failures=2"
     assert lines == [
         "state-read tasks=0 open_rounds=0 updates=0",
-        'operated by=admin action="task create" object=demo detail="fedavg, rounds: 1"',
+        'operated by=admin action="task create" subject=demo detail="fedavg, rounds: 1"',
         *(f"enrolled role=trainer token=trainers client={each}" for each in ids),
         "task-started task=demo",
         "round-opened task=demo round=1 phase=train members=4",
@@ -71,11 +74,34 @@ async def test_people_read_a_line_for_each_thing_that_happens(tmp_path: Path) ->
         f"round-closed {counts}",
         f"round-committed {counts} seconds=0.0",
         "task-ended task=demo state=finished committed=1",
-        f'operated by=admin action="client ban" object={clients[0].id.hex()} detail=noise',
+        f'operated by=admin action="client ban" subject={clients[0].id.hex()} detail=noise',
         f'refused code=forbidden reason="this client is banned by an operator" client={ids[0]}',
         f"forgotten client={ids[1]}",
         f"""refused code=unauthorised reason="the enrolment token is none of this server's" client={ids[0]}""",
         "not-http error=BadHttpMethod address=127.0.0.1",
+    ]
+
+
+async def test_a_disk_that_becomes_nearly_full_and_has_room_again_is_told_once_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SimpleNamespace(free=100)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: disk)
+    with logged("human") as log:
+        async with running(tmp_path, min_free_bytes=100) as server:
+
+            def is_told(event: str) -> bool:
+                server.clock.wind(60)
+                return event in str(log)
+
+            for free, event in ((99, "disk-nearly-full"), (100, "disk-has-room"), (98, "free_bytes=98")):
+                disk.free = free
+                await until(partial(is_told, event))
+
+    assert re.findall(r"(\w+) (disk-.*)", str(log)) == [
+        ("WARNING", "disk-nearly-full free_bytes=99 min_free_bytes=100"),
+        ("INFO", "disk-has-room free_bytes=100 min_free_bytes=100"),
+        ("WARNING", "disk-nearly-full free_bytes=98 min_free_bytes=100"),
     ]
 
 
@@ -111,7 +137,7 @@ async def test_operators_changes_and_refusals_name_the_operator(tmp_path: Path) 
             await server.admin("POST", "/v1/admin/tasks/demo/stop", token=READ_TOKEN)
 
     lines = list(map(json.loads, str(log).splitlines()))
-    assert [(line["by"], line["action"], line["object"]) for line in lines if line["event"] == "operated"] == [
+    assert [(line["by"], line["action"], line["subject"]) for line in lines if line["event"] == "operated"] == [
         ("admin", "client ban", client),
         ("admin", "client unban", client),
         ("admin", "token revoke", "trainers"),

@@ -130,9 +130,12 @@ def test_a_place_of_backups_is_told_apart_from_a_backup_and_from_nothing(
         backups.check(folder)
     with pytest.raises(StoreUnusable) as of_none:
         backups.restore(tmp_path / "mistyped" / first, tmp_path / "new")
+    with pytest.raises(StoreUnusable) as of_another:
+        backups.check(folder / "2026-01-31T04-00-00.000000Z")
 
     assert str(of_all.value) == f"there is no whole backup at {folder}; name one of the 2 in it: {first}, {last}"
     assert str(of_none.value).startswith(f"there is no whole backup at {tmp_path}/mistyped/{first}; name one that ")
+    assert str(of_another.value).endswith(f"00.000000Z; name one of the 2 beside it: {first}, {last}")
 
 
 def test_a_missing_blob_is_named(store: Store, folder: Path) -> None:
@@ -183,7 +186,7 @@ def test_a_state_elsewhere_is_backed_up_into_a_folder_or_a_bucket_and_restored(
     assert [each.copied for each in (first, second, third, last)] == [1, 1, 0, 0]
     assert [each.removed for each in (third, last)] == [1, 2]
     backups.check(place / last.name)
-    with pytest.raises(StoreUnusable, match=f"there is no whole backup at {place / second.name}; name one that"):
+    with pytest.raises(StoreUnusable, match=f"{second.name}; name one of the 1 beside it: {last.name}"):
         backups.check(place / second.name)
     with pytest.raises(StoreUnusable, match=f"no whole backup at {place}; name one of the 1 in it: {last.name}"):
         backups.check(place)
