@@ -29,7 +29,7 @@ def read(file: Path) -> dict[str, dict[str, str]]:
     except ValidationError as error:
         fault = error.errors()[0]
         if fault["type"] == "json_invalid":
-            raise NotExportable(f"{file} is not JSON: {fault['ctx']['error']}") from error
+            raise NotExportable(f"{file} is not JSON: {fault.get('ctx', {})['error']}") from error
         raise NotExportable(
             f"""{file} must have the form {{"de": {{"cat": "Katze"}}}}, a name of each class by language"""
         ) from error

@@ -42,7 +42,7 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
             return f"{key.lstrip('.')}: unknown key; {nearest(part, owner.model_fields)}"
     key = key.lstrip(".")
     if first["type"] == "value_error":
-        text = str(first["ctx"]["error"])
+        text = str(first.get("ctx", {})["error"])
     else:
         found = "found nothing" if first["type"] == "missing" else f"found {first['input']!r}"
         text = f"{found}, must be {(field.description if field else None) or 'a table'}"
