@@ -1,6 +1,8 @@
 """Enrolled clients for operators: by pages, filtered, and one with all that is known of it; reads the database."""
 
 import re
+from collections import defaultdict
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -8,6 +10,7 @@ from sqlalchemy import Row, Select, func, select
 
 from fedlens_proto.v1 import admission_pb2
 from fedlens_server.engine.arrivals.answers import Answer
+from fedlens_server.engine.task import ENDED, Task
 from fedlens_server.engine.view import Federation
 from fedlens_server.errors import Malformed, Unknown
 from fedlens_server.store import schema
@@ -18,8 +21,13 @@ STATES = {
     "banned": admission_pb2.CLIENT_STATE_BANNED,
     "sits-out": admission_pb2.CLIENT_STATE_SITS_OUT,
 }
+SittingOut = defaultdict[bytes, list[tuple[Task, float]]]
+"""By client the tasks that go on and that it sits out of, each with the time until which it does."""
 _columns, _past = schema.clients.c, schema.participants.c
-_SITS_OUT = select(func.max(_past.sits_out_until)).where(_past.client == _columns.id).scalar_subquery()
+_going = select(schema.tasks.c.id).where(schema.tasks.c.state.not_in(ENDED))
+_SITS_OUT = (
+    select(func.max(_past.sits_out_until)).where(_past.client == _columns.id, _past.task.in_(_going)).scalar_subquery()
+)
 
 
 def listed(
@@ -123,6 +131,16 @@ def show(federation: Federation, client: bytes) -> admission_pb2.ShowClientRespo
             for task in sorted(federation.tasks.values(), key=lambda task: task.id)
         ],
     )
+
+
+def sitting_out(federation: Federation, clients: Sequence[bytes]) -> SittingOut:
+    """The tasks that some clients sit out of; reads the database."""
+    now, found = federation.clock.now(), SittingOut(list)
+    for row in federation.store.read_among(select(schema.participants), _past.client, clients):
+        task = federation.tasks.get(row.task)
+        if task is not None and not task.ended and now < row.sits_out_until:
+            found[row.client].append((task, row.sits_out_until))
+    return found
 
 
 def _query() -> Select[*tuple[Any, ...]]:

@@ -27,7 +27,7 @@ class Action:
         asks: The value that is asked for, in words; empty: none is.
         choices: Of a subject the values to choose from; None: any text, which may be empty.
         applies: Whether it can be done to a subject now.
-        is_grave: It, or the last thing that `effect` names, cannot be undone.
+        is_grave: Something of it cannot be undone, as `effect` says.
     """
 
     title: str
@@ -107,7 +107,7 @@ SUBJECTS: Mapping[str, Subjects] = {
             "deadline": Action(
                 title="End the round now",
                 effect="The round is aggregated from the updates that are stored. With fewer than min_reports it is "
-                "abandoned. Members that are still training have worked in vain.",
+                "abandoned. Members that are still training have worked in vain. This cannot be undone.",
                 act=lambda federation, task, _, by: control.end_round(federation, task, by),
                 applies=_has_open_round,
                 is_grave=True,
@@ -115,7 +115,8 @@ SUBJECTS: Mapping[str, Subjects] = {
             "rollback": Action(
                 title="Roll back",
                 effect="The open round is abandoned, and the task goes on from the model after the round that you "
-                "choose. The rounds since then become undone. What phones keep for themselves stays.",
+                "choose. The rounds since then become undone, and cannot be brought back. What phones keep for "
+                "themselves stays.",
                 act=lambda federation, task, value, by: rollback.roll_back(federation, task, _round(value), by),
                 asks="The round to go back to",
                 choices=_kept_rounds,
@@ -132,14 +133,14 @@ SUBJECTS: Mapping[str, Subjects] = {
             ),
             "stop": Action(
                 title="Stop for good",
-                effect="The open round is abandoned, and no further one opens. The model stays.",
+                effect="The open round is abandoned, and no further one opens. The model stays. This cannot be undone.",
                 act=lambda federation, task, _, by: tasks.stop(federation, task, by),
                 applies=lambda task: not task.ended,
                 is_grave=True,
             ),
             "delete": Action(
                 title="Delete",
-                effect="The task is deleted with its model and results.",
+                effect="The task is deleted with its model and results. This cannot be undone.",
                 act=lambda federation, task, _, by: deletion.begin(federation, task, by),
                 applies=lambda task: task.ended,
                 is_grave=True,
@@ -172,13 +173,14 @@ SUBJECTS: Mapping[str, Subjects] = {
         actions={
             "revoke": Action(
                 title="Revoke",
-                effect="Nobody else is let in by the token. Clients that have enrolled with it stay.",
+                effect="Nobody else is let in by the token, which cannot be undone. Clients that have enrolled stay.",
                 act=lambda federation, name, _, by: tokens.revoke(federation, name, by),
                 is_grave=True,
             ),
             "ban": Action(
                 title="Ban its clients",
-                effect="Every client that enrolled with it is banned until it is unbanned, and the token is revoked.",
+                effect="Every client that enrolled with it is banned until it is unbanned. The token is revoked, which "
+                "cannot be undone.",
                 act=bans.ban_token,
                 asks="The reason, for operators",
                 is_grave=True,

@@ -67,7 +67,8 @@ async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         events.note(Event.REFUSED, code=fault.code, reason=str(fault))
         response = render(request, "error.html", status=fault.status, text=sentence(fault))
     except web.HTTPException as fault:
-        response = render(request, "error.html", status=fault.status, text=sentence(fault.reason))
+        reason = f"there is no page {request.path[:80]}" if fault.status in (404, 405) else fault.reason
+        response = render(request, "error.html", status=fault.status, text=sentence(reason))
     response.headers.update(_HEADERS)
     response.headers.setdefault(hdrs.CACHE_CONTROL, "no-store")
     return response

@@ -40,7 +40,12 @@ async def show_clients(request: web.Request) -> web.Response:
         state=chosen["state"],
         seen_within_s=float(chosen["seen"]) if chosen["seen"] else None,
     )
-    found = await asyncio.to_thread(find)
+
+    def look() -> tuple[admission_pb2.ListClientsResponse, client_list.SittingOut]:
+        found = find()
+        return found, client_list.sitting_out(federation, [each.id for each in found.clients if each.sits_out_until])
+
+    found, sits_out = await asyncio.to_thread(look)
     models = {bundle.manifest.model for task in list(federation.tasks.values()) for bundle in task.bundles}
     following = {**{key: value for key, value in chosen.items() if value}, "after": ""}
     if found.clients:
@@ -49,6 +54,7 @@ async def show_clients(request: web.Request) -> web.Response:
         request,
         "clients.html",
         clients=found.clients,
+        sits_out=sits_out,
         following=f"{ROOT}/clients?{urlencode(following)}" if found.has_more else "",
         chosen=chosen,
         models=sorted(models - {""}),
@@ -63,12 +69,14 @@ async def show_client(request: web.Request) -> web.Response:
     federation = request.app[SERVICE].federation
     client = client_id(federation, request.match_info["client"])
     found = await asyncio.to_thread(client_list.show, federation, client)
+    sits_out = await asyncio.to_thread(client_list.sitting_out, federation, [client])
     is_banned = found.client.state == admission_pb2.CLIENT_STATE_BANNED
     actions = SUBJECTS["clients"].actions
     return render(
         request,
         "client.html",
         found=found,
+        sits_out=sits_out[client],
         actions={name: actions[name] for name in (("unban",) if is_banned else ("ban",))},
         message=take_message(request),
     )

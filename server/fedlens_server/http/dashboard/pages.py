@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from fedlens_proto import wire
 from fedlens_proto.v1 import admin_pb2, admission_pb2, enrolment_pb2
+from fedlens_server.engine.operators.history import RoundUnderWay
 from fedlens_server.errors import Malformed
 from fedlens_server.http.dashboard import static_files
 from fedlens_server.http.service import OPERATOR, SERVICE
@@ -31,10 +32,10 @@ def render(request: web.Request, template: str, *, status: int = 200, **values: 
 
 
 def duration(seconds: float) -> str:
-    """A time in its largest unit: `3 min`."""
+    """A time in the largest unit of which it has two: `3 min`, `90 min`."""
     if abs(seconds) < 10:
         return f"{seconds:.1f} s"
-    each, unit = next(found for found in _UNITS if abs(seconds) >= found[0])
+    each, unit = next(found for found in _UNITS if abs(seconds) >= 2 * found[0])
     return f"{seconds / each:.0f} {unit}"
 
 
@@ -71,14 +72,19 @@ def sentence(text: object) -> str:
 
 
 @pass_context
-def moment(context: Context, seconds: float | None) -> Markup | str:
-    """A time, in seconds since the epoch, as an element that says how long ago it is or how soon it comes."""
+def moment(context: Context, seconds: float | None, ahead: str = "in") -> Markup | str:
+    """A time, in seconds since the epoch, as an element with how long ago it is or how soon it comes: `in 3 min`."""
     if not seconds:
         return "-"
-    exact = datetime.fromtimestamp(seconds, UTC).isoformat(sep=" ", timespec="seconds").replace("+00:00", " UTC")
+    shown = exact(seconds)
     ago = context["now"] - seconds
-    words = f"{duration(ago)} ago" if ago >= 0 else f"in {duration(-ago)}"
-    return Markup('<time title="{0}" datetime="{1}">{2}</time>').format(exact, exact.replace(" UTC", "Z"), words)
+    words = f"{duration(ago)} ago" if ago >= 0 else f"{ahead} {duration(-ago)}"
+    return Markup('<time title="{0}" datetime="{1}">{2}</time>').format(shown, shown.replace(" UTC", "Z"), words)
+
+
+def exact(seconds: float) -> str:
+    """A time, in seconds since the epoch, as a date: `2026-11-24 02:00:00 UTC`."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(sep=" ", timespec="seconds").replace("+00:00", " UTC")
 
 
 def size(count: float) -> str:
@@ -95,6 +101,10 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
 
 
+def _is_overdue(current: RoundUnderWay) -> bool:
+    return current.state == admin_pb2.ROUND_STATE_OPEN and current.ends_in_s is not None and current.ends_in_s <= 0
+
+
 def _short(client: bytes) -> str:
     return client.hex()[:12]
 
@@ -106,10 +116,11 @@ _ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_ENVIRONMENT.filters.update(duration=duration, moment=moment, size=size, percent=percent, short=_short)
+_ENVIRONMENT.filters.update(duration=duration, moment=moment, exact=exact, size=size, percent=percent, short=_short)
 _ENVIRONMENT.globals.update(
     root=ROOT,
     asset=lambda name: f"{ROOT}/{static_files.address(name)}",
+    is_overdue=_is_overdue,
     task_state=partial(wire.word, admin_pb2.TaskState),
     round_state=partial(wire.word, admin_pb2.RoundState),
     member_state=partial(wire.word, admin_pb2.MemberState),

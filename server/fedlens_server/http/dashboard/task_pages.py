@@ -111,7 +111,10 @@ def _live_values(request: web.Request, task: Task) -> dict[str, Any]:
         "task": tasks.summary(federation, task),
         "under_way": history.under_way(federation, task),
         "method": task.settings.method,
-        "told": told,
+        "told": {} if task.ended else told,
+        "ended": task.ended,
+        "by_arrival": task.settings.by_arrival,
+        "min_reports": task.settings.min_reports,
     }
 
 

@@ -219,6 +219,20 @@ async def test_a_keyboard_is_enough(server: Server, browser: Browser) -> None:
     assert (await server.show()).task.reason == "by admin"
 
 
+@pytest.mark.parametrize("path", ["/", "/tasks/1"])
+async def test_a_page_says_while_the_server_does_not_renew_it(server: Server, browser: Browser, path: str) -> None:
+    await rounds(server, 1)
+    watched = await opened(browser, server)
+    await watched.go(path)
+    notice = watched.page.get_by_role("alert")
+
+    await watched.page.context.set_offline(True)
+    await expect(notice).to_contain_text("has not been renewed since")
+    await watched.page.context.set_offline(False)
+
+    await expect(notice).to_be_hidden()
+
+
 async def test_a_page_that_shows_a_round_goes_to_the_login_once_its_session_is_over(
     server: Server, browser: Browser
 ) -> None:

@@ -28,7 +28,7 @@
     const known = lines.filter(([key]) => figures[key].some((value) => value !== null));
     box.replaceChildren();
     if (figures.round.length === 0 || known.length === 0) {
-      box.textContent = figures.round.length ? "Nothing was measured." : "No round has committed yet.";
+      box.textContent = figures.round.length ? "Nothing was measured." : "No round has committed.";
       return null;
     }
     const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
