@@ -14,6 +14,7 @@ from fedlens_proto.v1 import manifest_pb2 as pb
 Shapes = dict[str, tuple[int, ...]]
 
 LINEAR_HEAD: Shapes = {"fc.bias": (10,), "fc.weight": (10, 512)}
+HIDDEN_LAYER: Shapes = {**LINEAR_HEAD, "hidden.bias": (512,), "hidden.weight": (512, 512)}
 
 
 def linear_network() -> Shapes:

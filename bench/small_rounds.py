@@ -1,4 +1,4 @@
-"""Commit to commit, with clients that do no work: linear head 512x10, long poll, one process for all clients.
+"""Commit to commit, with clients that do no work: long poll, one process for all clients.
 
 Floor: as many clients of a bare HTTP server that keeps the updates in memory, adds them up and syncs the sum.
 """
@@ -17,8 +17,11 @@ from bench.row import Row, Sample, against_target, differences
 from bench.server_process import Server, cpu_seconds, serving
 from fedlens_proto import blob
 
-# Clients: (rounds, target in milliseconds).
-SIZES = {50: (30, 60.0), 500: (10, 600.0)}
+LINEAR = "linear head"
+LAYERS = "head of two layers"  # of 1 MB, which is checked and measured in threads
+# By shapes and clients: (rounds, target in milliseconds).
+SIZES = {(LINEAR, 50): (30, 60.0), (LINEAR, 500): (10, 600.0), (LAYERS, 10): (30, 100.0)}
+SHAPES = {LINEAR: models.LINEAR_HEAD, LAYERS: models.HIDDEN_LAYER}
 SELECTIONS: dict[str, Callable[[int], dict[str, Any]]] = {
     "drawn": lambda clients: {"population": clients},
     "arrivals": lambda clients: {"goal": clients, "over_selection": 1.0, "canary": 0},
@@ -29,18 +32,18 @@ def measure(folder: Path) -> Iterator[Row]:
     """One row for each number of clients and each way to select them."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    raw = blob.encode(models.tensors(models.LINEAR_HEAD, seed=2))
-    for clients in SIZES:
+    for shapes, clients in SIZES:
         for selection in SELECTIONS:
-            yield _measure(clients, selection, raw, folder / f"{clients}-{selection}")
+            yield _measure(shapes, clients, selection, folder / f"{clients}-{selection}")
 
 
-def _measure(clients: int, selection: str, raw: bytes, folder: Path) -> Row:
-    rounds, target = SIZES[clients]
+def _measure(shapes: str, clients: int, selection: str, folder: Path) -> Row:
+    rounds, target = SIZES[shapes, clients]
+    raw = blob.encode(models.tensors(SHAPES[shapes], seed=2))
     settings = {"rounds": rounds, "selection": selection} | SELECTIONS[selection](clients)
     with bare_serving(folder / "bare", clients, len(raw)) as (url, _, ended):
         asyncio.run(take_part_barely(url, clients, rounds, raw, shared=True))
-    bundle = models.inert_bundle(models.LINEAR_HEAD, folder / "bundle")
+    bundle = models.inert_bundle(SHAPES[shapes], folder / "bundle")
     with serving(folder / "server") as server:
         server.create_task(bundle, settings)
         before = os.times(), cpu_seconds(server.pid)
@@ -53,7 +56,7 @@ def _measure(clients: int, selection: str, raw: bytes, folder: Path) -> Row:
         f"clients {1000 * own / rounds / clients:.2f} ms (enrolment included)"
     )
     floor = Sample(tuple(1000 * gap for gap in differences(ended)))
-    name = f"commit to commit, trivial work, linear head, {clients} clients, {selection}"
+    name = f"commit to commit, trivial work, {shapes}, {clients} clients, {selection}"
     return against_target(name, floor, commits, target, "bare HTTP server and client", unit="ms", digits=1, note=note)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.run import BEGIN, END, MEASURES
 from fedlens.admin_client import Profile
 from fedlens_export import exporting, objectives
 from fedlens_export.programs import optimisers, steps
@@ -33,6 +34,15 @@ def test_every_page_stands_in_the_index_once_with_a_line_about_it() -> None:
     listed = re.findall(r"^\d+\. \[[^]]+\]\(([\w-]+\.md)\): \S", index, re.MULTILINE)
 
     assert sorted(listed) == sorted(page.name for page in DOCS.glob("*.md") if page.name != "README.md")
+
+
+def test_the_page_of_benchmarks_says_how_each_is_taken_and_has_the_table_of_a_whole_run() -> None:
+    how, _, rest = (DOCS / "benchmarks.md").read_text(encoding="utf-8").partition(BEGIN)
+    measured, end, misses = rest.partition(END)
+
+    assert how.count("\n- **") > 25
+    assert measured.count("\n| ") > len(MEASURES)
+    assert end and "## What misses" in misses
 
 
 def test_every_page_of_results_stands_in_their_index() -> None:
