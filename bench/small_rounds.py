@@ -20,7 +20,7 @@ from fedlens_proto import blob
 LINEAR = "linear head"
 LAYERS = "head of two layers"  # of 1 MB, which is checked and measured in threads
 # By shapes and clients: (rounds, target in milliseconds).
-SIZES = {(LINEAR, 50): (30, 60.0), (LINEAR, 500): (10, 600.0), (LAYERS, 10): (30, 100.0)}
+SIZES = {(LINEAR, 50): (30, 60.0), (LINEAR, 500): (10, 600.0), (LAYERS, 10): (30, 80.0)}
 SHAPES = {LINEAR: models.LINEAR_HEAD, LAYERS: models.HIDDEN_LAYER}
 SELECTIONS: dict[str, Callable[[int], dict[str, Any]]] = {
     "drawn": lambda clients: {"population": clients},
