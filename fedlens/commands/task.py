@@ -247,10 +247,10 @@ def change(
 
         changes = dict(named_value(entry, "KEY=VALUE") for entry in settings)
         client = admin_client(admin)
-        before = client.show(task).task
+        before = {each.id: each for each in client.tasks()}
         changed = client.change(task, json.dumps(changes))
         _print_tasks([changed], as_json, one=True)
-        for line in task_report.changes(before, changed, changes) if not as_json else ():
+        for line in task_report.changes(before[changed.id], changed, changes) if not as_json else ():
             typer.echo(line)
 
 

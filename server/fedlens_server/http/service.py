@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -239,7 +238,7 @@ class Service:
         least, was_full = self.config.limits.min_free_bytes, False
         while True:
             with suppress(OSError):  # the file system of another machine; the next look may tell
-                free = (await asyncio.to_thread(shutil.disk_usage, self.store.folder)).free
+                free = await asyncio.to_thread(lambda: self.store.free_bytes)
                 if (is_full := free < least) != was_full:
                     event = Event.DISK_NEARLY_FULL if is_full else Event.DISK_HAS_ROOM
                     events.note(event, free_bytes=free, min_free_bytes=least)

@@ -1,6 +1,6 @@
 """Arithmetic with one thread: with several, sums depend on the number of processors or are others each time.
 
-They also wait for each other, for much longer than a sum takes where processors are busy.
+Where processors are busy, several threads also wait for each other for much longer than a sum takes.
 """
 
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it ships no types

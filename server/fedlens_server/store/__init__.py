@@ -3,6 +3,7 @@
 It imports `fedlens_proto`, the server's errors, and `planning` in `method_state.py`. Begin with `writing_thread.py`.
 """
 
+import shutil
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
@@ -88,6 +89,11 @@ class Store:
             candidate.lead.take()
             failed.pop_all()
         return cls(candidate)
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that are free on the disk of its folder."""
+        return shutil.disk_usage(self.folder).free
 
     @property
     def writing(self) -> WritingThread:

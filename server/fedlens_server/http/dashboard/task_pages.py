@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import shutil
 from typing import Any
 
 from aiohttp import web
@@ -59,7 +58,7 @@ async def show_tasks(request: web.Request) -> web.Response:
 
 
 def _look(service: Service) -> tuple[str, int]:
-    return readiness.obstacle(service), shutil.disk_usage(service.store.folder).free
+    return readiness.obstacle(service), service.store.free_bytes
 
 
 async def show_task(request: web.Request) -> web.Response:

@@ -1,7 +1,6 @@
 """Whether requests should be sent to this server now."""
 
 import asyncio
-import shutil
 
 from aiohttp import web
 
@@ -16,7 +15,7 @@ def obstacle(service: Service) -> str:
         return "the state can no longer be written; see the log, and restart the server"
     if not service.store.lead.is_certain:
         return str(service.store.lead.doubt())
-    least, free = service.config.limits.min_free_bytes, shutil.disk_usage(service.store.folder).free
+    least, free = service.config.limits.min_free_bytes, service.store.free_bytes
     if free < least:
         return f"the disk of server.data has {free} free bytes, less than {least} (limits.min_free_bytes)"
     return ""

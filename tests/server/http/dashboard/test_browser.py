@@ -227,7 +227,7 @@ async def test_a_page_says_while_the_server_does_not_renew_it(server: Server, br
     notice = watched.page.get_by_role("alert")
 
     await watched.page.context.set_offline(True)
-    await expect(notice).to_contain_text("has not been renewed since")
+    await expect(notice).to_contain_text("has not been updated since")
     await watched.page.context.set_offline(False)
 
     await expect(notice).to_be_hidden()
