@@ -252,7 +252,9 @@ class Link:
                 except ConnectionRefusedError:
                     near.close()
                     continue
-                self._pairs.append(_Pair(near, far))
+                self._pairs.append(pair := _Pair(near, far))
+                if self._is_cut:  # since the first look
+                    pair.close()
                 threading.Thread(target=self._pass_on, args=(near, far), daemon=True).start()
 
     def _connected(self) -> socket.socket:
@@ -263,7 +265,7 @@ class Link:
         return far
 
     def _pass_on(self, near: socket.socket, far: socket.socket) -> None:
-        is_it = False
+        sent_of = b""  # the last `of` that this client has sent
         with suppress(OSError, ValueError), closing(_Pair(near, far)):
             while True:
                 for ready in select([near, far], [], [])[0]:
@@ -274,7 +276,8 @@ class Link:
                     (far if ready is near else near).sendall(raw)
                     if ready is far:
                         continue
-                    is_it = is_it or self._of in raw
+                    sent_of = self._of if self._of in raw else sent_of
+                    is_it = sent_of == self._of
                     if is_it and self._hold_after and self._hold_after in raw:
                         self._hold_after = b""
                         self.hold()
