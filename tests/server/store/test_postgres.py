@@ -111,7 +111,7 @@ def test_a_slow_network_delays_and_loses_nothing(linked: Store, link: Link) -> N
 def test_a_server_whose_commit_got_no_answer_ends_and_the_commit_is_done_once(
     linked: Store, link: Link, address: StateAddress, tmp_path: Path
 ) -> None:
-    link.cut_after(b"COMMIT\0")
+    link.cut_after(b"COMMIT\0", of=b"uncertain")
     uncertain = linked.submit(forgetting(b"uncertain"))
 
     with pytest.raises(Unavailable, match="send the request again"):
