@@ -28,7 +28,7 @@ HOURS = (*[0.25] * 6, 0.1, 0.05, *[0.0] * 8, *[0.05] * 4, 0.1, 0.1, 0.2, 0.25)
 # Emulated phones train in no time, and phones are told to come by the time that training takes: so 40 % take some more.
 ROUGH = FaultRates(seed=4, vanish=0.3, delay=0.4, loss=0.1, duplicate=0.1, corrupt=0.03, nan=0.02, delay_seconds=90)
 # Reasons that the table of states has for a round of FedAvg; see `aggregation`.
-ABANDONED = re.compile(r"\d+ valid updates came, \d+ are needed \(.*\)")
+ABANDONED = re.compile(r"valid updates: \d+; needed: \d+ \(.*\)")
 # Answers to a phone that finds no work.
 WAITS = {"NEXT_ROUND", "REST", "SITS_OUT"}
 

@@ -123,7 +123,7 @@ def _aggregate(federation: Federation, task: Task, current: Round, open_blobs: E
         updates, excluded = robust.exclude(updates)
     if len(updates) < settings.min_reports:
         rule = f", of which rule `exclude` left {len(excluded)} out" if excluded else ""
-        reason = f"{came} valid updates came{rule}, {settings.min_reports} are needed ({_tally(current)})"
+        reason = f"valid updates: {came}{rule}; needed: {settings.min_reports} ({_tally(current)})"
         return Outcome(None, reason, excluded)
     if current.phase >= task.method_phases:
         return Outcome(PreparedState(task.values), "", excluded)

@@ -214,7 +214,7 @@ def _standing_after(task: Task, prepared: PreparedState | None, reason: str) -> 
     elif task.round is None or not task.round.ended_by:
         abandoned += 1
     if abandoned >= task.settings.max_consecutive_abandoned:
-        why = f"{abandoned} rounds were abandoned in a row, the last one because {reason}"
+        why = f"rounds abandoned in a row: {abandoned}; the last one because {reason}"
         return Standing(admin_pb2.TASK_STATE_FAILED, why, committed, abandoned)
     finished = committed == task.rounds_total
     state = admin_pb2.TASK_STATE_FINISHED if finished else admin_pb2.TASK_STATE_RUNNING

@@ -122,7 +122,7 @@ def test_a_round_that_is_ended_too_early_is_abandoned_and_does_not_count_as_a_fa
     server.advance()
 
     assert server.ends == ["abandoned", "open"]
-    assert server.show().rounds[0].reason.startswith("1 valid updates came, 2 are needed")
+    assert server.show().rounds[0].reason.startswith("valid updates: 1; needed: 2")
 
 
 def test_changed_settings_hold_from_the_next_decision_on_and_after_a_restart(server: Arrivals) -> None:

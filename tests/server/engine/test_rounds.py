@@ -109,7 +109,7 @@ def test_too_few_reports_abandon_the_round_and_numbers_are_not_used_again(bench:
 
     shown = bench.show()
     assert [found.round for found in shown.rounds] == [1, 2]
-    assert shown.rounds[0].reason == "1 valid updates came, 2 are needed (1 pending, 1 reported)"
+    assert shown.rounds[0].reason == "valid updates: 1; needed: 2 (1 pending, 1 reported)"
     assert shown.rounds[1].state == admin_pb2.ROUND_STATE_COMMITTED
     assert (shown.task.rounds_committed, shown.task.state) == (1, admin_pb2.TASK_STATE_FINISHED)
 
@@ -122,7 +122,7 @@ def test_too_many_abandoned_rounds_in_a_row_fail_the_task(bench: Bench) -> None:
 
     shown = bench.show()
     assert shown.task.state == admin_pb2.TASK_STATE_FAILED
-    assert shown.task.reason.startswith("3 rounds were abandoned in a row, the last one because 0 valid updates")
+    assert shown.task.reason.startswith("rounds abandoned in a row: 3; the last one because valid updates: 0")
     assert len(shown.rounds) == 3
     assert bench.check_in(ALICE).HasField("finished")
 

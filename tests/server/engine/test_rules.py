@@ -126,7 +126,7 @@ def test_a_round_with_too_few_left_is_abandoned_and_says_by_which_rule(server: A
 
     found = server.show().rounds[0]
     assert server.ends == ["abandoned", "open"]
-    assert found.reason.startswith("5 valid updates came, of which rule `exclude` left 1 out, 5 are needed")
+    assert found.reason.startswith("valid updates: 5, of which rule `exclude` left 1 out; needed: 5")
     assert server.state(EVE) == "excluded"
 
 

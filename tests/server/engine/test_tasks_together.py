@@ -58,7 +58,7 @@ def test_a_method_that_fails_for_its_clients_ends_its_own_task_and_takes_no_othe
 
     broken = server.federation.tasks[1]
     assert broken.state == admin_pb2.TASK_STATE_FAILED
-    assert "3 rounds were abandoned in a row" in broken.reason and "no such client" in broken.reason
+    assert "rounds abandoned in a row: 3" in broken.reason and "no such client" in broken.reason
     assert task_of(server, DAVE) == 2
 
 
