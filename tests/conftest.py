@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from fedlens_proto.manifest import Bundle
 from tests.once import once
 from tests.plugin_packages import look_again
+
+# An example may take long on a busy machine; where `CI` is set, Hypothesis itself has no limit.
+settings.register_profile("unhurried", settings(), deadline=None)
+settings.load_profile("unhurried")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -41,7 +41,7 @@ class ServerProcess:
         self.options: tuple[str, ...] = ()
         self.launcher: tuple[str, ...] = ()
         self._admin_url = ""
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._log = folder / "server.log"
 
     @classmethod
@@ -72,7 +72,7 @@ class ServerProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                text=True,
+                bufsize=0,  # a reader that takes more than one line would hide the next one from `select`
                 start_new_session=True,
             )
         try:
@@ -117,16 +117,16 @@ class ServerProcess:
         if self._process is not None and (code := self._process.poll()) is not None:
             raise PartDied(f"the server (process {self._process.pid}) {exit_text(code)}{self._end_of_log()}")
 
-    def _wait_until_ready(self, process: subprocess.Popen[str]) -> tuple[str, str]:
+    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> tuple[str, str]:
         found = self._wait_for(process, _READY)
         return found[1], found[2]
 
-    def _wait_for(self, process: subprocess.Popen[str], said: re.Pattern[str]) -> re.Match[str]:
+    def _wait_for(self, process: subprocess.Popen[bytes], said: re.Pattern[str]) -> re.Match[str]:
         assert process.stdout is not None
         until = time.monotonic() + READY_TIMEOUT_S
         while time.monotonic() < until:
             if select.select([process.stdout], [], [], 0.2)[0]:
-                line = process.stdout.readline()
+                line = process.stdout.readline().decode()
                 if found := said.search(line):
                     return found
                 if not line:

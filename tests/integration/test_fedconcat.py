@@ -20,7 +20,7 @@ from tests.integration.processes import ServerProcess
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = {"rounds": 5, "cohort": 6, "hyper": {"lr_extractor": 0.1, "lr_classifier": 0.1}, "deadline_s": 4}
+SETTINGS = {"rounds": 5, "cohort": 6, "hyper": {"lr_extractor": 0.1, "lr_classifier": 0.1}}
 OPTIONS = {"clusters": 2, "extractor_rounds": 2, "classifier_rounds": 2}
 SHORT = {"codec": "int8", "difference": True, "download_codec": "int8", "download_difference": True}
 # Bob vanishes in the clustering round, so that he has no cluster; Carol sends NaN while clusters train.

@@ -99,7 +99,7 @@ class Twin(ServerProcess):
         self.kill()
         return status, log
 
-    def _wait_until_ready(self, process: subprocess.Popen[str]) -> tuple[str, str]:
+    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> tuple[str, str]:
         found = self._wait_for(process, _ANNOUNCED)
         self.leads = found[1] == "ready"
         address = re.search(r"clients at (\S+),", found.string)

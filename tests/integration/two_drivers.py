@@ -32,6 +32,7 @@ from fedlens_edge_client.training.label_distribution import private_generator
 from fedlens_edge_client.trust import TRUST_SERVER
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2
+from tests.integration.ended_rounds import EndedRounds, EndingTransport
 from tests.integration.processes import ServerProcess
 
 CLIENTS = 8
@@ -46,7 +47,7 @@ Wrapped = Callable[[Transport, int], Transport]
 def settings(method: str, **more: Any) -> str:
     """A task's settings as JSON: two rounds of one epoch, with a seed of the method's own."""
     hyper = {"lr_extractor": 0.05, "lr_classifier": 0.05, **more.pop("hyper", {})}
-    plain = {"method": method, "rounds": 2, "population": CLIENTS, "epochs": 1, "deadline_s": 6, "hyper": hyper}
+    plain = {"method": method, "rounds": 2, "population": CLIENTS, "epochs": 1, "deadline_s": 600, "hyper": hyper}
     return json.dumps({**plain, "seed": sha256(method.encode()).hexdigest(), **more})
 
 
@@ -109,13 +110,15 @@ async def over_http(
     admin = AdminClient(server.profile)
     await asyncio.to_thread(admin.create_task, running.TASK, list(opened.values()), settings_json)
     context = trust(server.ca)
+    rounds = EndedRounds(admin, running.TASK)
 
     async def take_part(index: int, executor: ThreadPoolExecutor) -> None:
         if index in elsewhere:
             await elsewhere[index]()
             return
         http = HttpTransport(server.url, fleet.secret(index), ssl_context=context, backoff=BACKOFF)
-        transport = http if index == EVALUATOR else FaultyTransport(wrapped(http, index), fleet.plan, index)
+        ending = EndingTransport(wrapped(http, index), rounds, fleet.plan, index, fleet.client_id(index))
+        transport = http if index == EVALUATOR else FaultyTransport(ending, fleet.plan, index)
         engine = fleet.engine_of(index)
         async with member(
             server,

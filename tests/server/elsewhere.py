@@ -206,7 +206,8 @@ class Link:
         self._is_cut = False
         self._swallow = self._hold_after = self._of = b""
         self.swallowed, self.held = threading.Event(), threading.Event()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def hold(self) -> None:
         """From now on, bytes wait."""
@@ -238,7 +239,7 @@ class Link:
     def close(self) -> None:
         """End it."""
         self.cut()
-        self._listener.close()
+        end_accepting(self._listener, self._accepting)
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -288,6 +289,17 @@ class Link:
                         self.cut()
                         self.swallowed.set()
                         return
+
+
+def end_accepting(listener: socket.socket, thread: threading.Thread) -> None:
+    """Close a socket on which a thread accepts connections, and return when the thread has ended.
+
+    Were it only closed, the thread would go on to wait, and after a signal for whatever socket has got the descriptor:
+    it would take the connections of another test.
+    """
+    listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+    listener.close()
 
 
 class _Pair(NamedTuple):

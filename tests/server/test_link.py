@@ -7,15 +7,18 @@ from contextlib import closing, suppress
 
 import pytest
 
-from tests.server.elsewhere import Link
+from tests.server.elsewhere import Link, end_accepting
 
 
 @pytest.fixture
 def link() -> Iterator[Link]:
     """A link to a server that answers with what it is sent."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener, closing(Link(listener.getsockname()[1])) as made:
-        threading.Thread(target=_echo, args=(listener,), daemon=True).start()
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=_echo, args=(listener,), daemon=True)
+    thread.start()
+    with closing(Link(listener.getsockname()[1])) as made:
         yield made
+    end_accepting(listener, thread)
 
 
 def _echo(listener: socket.socket) -> None:
@@ -50,3 +53,11 @@ def test_only_the_connection_that_has_sent_what_is_asked_for_loses_an_answer(lin
     assert before == [b"COMMIT"] * 2
     assert during == [b"COMMIT", b"update"]
     assert (was_swallowed, lost) == (False, b"")
+
+
+def test_a_link_that_has_ended_accepts_nothing_more() -> None:
+    before = set(threading.enumerate())
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        Link(server.getsockname()[1]).close()
+
+    assert set(threading.enumerate()) <= before

@@ -21,6 +21,8 @@ _RAISE = """
 INSERT INTO floors VALUES (?, ?, ?)
 ON CONFLICT DO UPDATE SET floor = max(floor, excluded.floor)
 """
+# SQLite keeps no order among those that wait: one may wait until a slow disk has written for all others.
+_LOCKED_TIMEOUT_S = 30.0
 
 
 class Floors:
@@ -62,7 +64,7 @@ class Floors:
     def _database(self) -> Iterator[sqlite3.Connection]:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            database = sqlite3.connect(self._path)
+            database = sqlite3.connect(self._path, timeout=_LOCKED_TIMEOUT_S)
             try:
                 database.executescript(_SCHEMA)
                 yield database

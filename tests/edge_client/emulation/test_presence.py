@@ -143,15 +143,16 @@ async def test_an_error_of_a_phone_ends_its_coming_and_going() -> None:
 
 
 async def test_a_fast_clock_runs_so_that_an_hour_lasts_as_long_as_it_is_told() -> None:
-    clock, loop = FastClock(hour_lasts_s=0.1), asyncio.get_running_loop()
-    began, started = clock.now(), loop.time()
+    clock, now = FastClock(hour_lasts_s=0.1), asyncio.get_running_loop().time
+    # The time is taken on both sides of the clock: a busy machine may stand still between two lines.
+    before, began, after = now(), clock.now(), now()
 
     await clock.sleep(3600)
 
-    lasted = loop.time() - started
-    assert lasted >= 0.09
+    at_least, ended, at_most = now() - after, clock.now(), now() - before
+    assert at_most >= 0.09
     # Ten hours a second.
-    assert clock.now() - began == pytest.approx(lasted * 36000, rel=0.2)
+    assert 0.8 * at_least * 36000 <= ended - began <= 1.2 * at_most * 36000
 
 
 def test_server_and_phones_agree_on_the_time() -> None:

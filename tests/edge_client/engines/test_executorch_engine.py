@@ -1,4 +1,5 @@
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -264,13 +265,25 @@ def test_no_mutated_program_ends_the_process_that_asked_for_it(phone: Bundle, tm
 
 
 @pytest.mark.slow
+def test_a_child_without_work_ends_by_itself() -> None:
+    child = Child(pb.PROGRAM_FORMAT_PTE, idle_s=0.1)
+    child.wait_until_ready()
+
+    assert child._process.wait() == 0
+    child.end()
+
+
+@pytest.mark.slow
 def test_after_the_child_for_trials_has_ended_for_want_of_work_the_next_trial_starts_another(phone: Bundle) -> None:
-    trials = trial.Trials(idle_s=0.5)
+    # It ends as the one above does, but not while this process is slow to give it work.
+    trials = trial.Trials(idle_s=100.0)
     message, raw = read(phone, "embed", pb.PROGRAM_FORMAT_PTE)
     trials.try_program(message, raw, None)
     child = trials._child
     assert child is not None
-    child._process.wait()
+    assert Path(f"/proc/{child.pid}/cmdline").read_bytes().endswith(b"\x00100.0\x00")
+    child._link.shutdown(socket.SHUT_WR)
+    assert child._process.wait() == 0
 
     with pytest.raises(BundleUnusable, match="is not among those that programs use"):
         trials.try_program(message, raw.replace(b"aten::", b"none::"), None)

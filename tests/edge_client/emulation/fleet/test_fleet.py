@@ -105,7 +105,9 @@ def test_a_stopped_fleet_goes_on_without_losing_or_repeating_an_update(fleet_of:
             if isinstance(message.event, RoundReported):
                 receipts.append((message.index, message.event.round_number))
 
-    run_fleet(config, listen, should_stop=lambda: bool(trained))
+    # However late this process is to stop them, they do not come to the end without it.
+    held = FaultPlan(fault=(FaultEntry(client=0, round=ROUNDS, kind=FaultKind.DELAY, seconds=1000.0),))
+    run_fleet(replace(config, plan=held), listen, should_stop=lambda: bool(trained))
     stopped_after = len(receipts)
     run_fleet(config, listen)
 

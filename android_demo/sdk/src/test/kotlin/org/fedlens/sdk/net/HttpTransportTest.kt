@@ -269,14 +269,14 @@ class HttpTransportTest {
     @Test
     fun `a response that comes byte by byte is given up in the end and asked for again`() =
         runTest {
-            // 2 s in all, and never silent for longer than 20 ms.
+            // 2 s in all, and never silent for longer than 20 ms. On a busy machine the next answer may take 1.5 s.
             val dripping =
                 reply(FINISHED)
                     .setBody(Buffer().write(ByteArray(100)))
                     .throttleBody(1, 20, TimeUnit.MILLISECONDS)
             val reported = mutableListOf<String>()
             serving(dripping, reply(FINISHED)).use { server ->
-                val timeouts = Timeouts(silenceMs = 300, messagesMs = 50)
+                val timeouts = Timeouts(silenceMs = 1_000, messagesMs = 500)
                 transportTo(server.address, timeouts = timeouts) { reason, _, _ -> reported += reason }
                     .use { assertEquals(FINISHED, it.checkIn(CHECK_IN)) }
             }
@@ -286,11 +286,11 @@ class HttpTransportTest {
     @Test
     fun `an update may take longer in all than a message`() =
         runTest {
-            // The receipt has 34 bytes: 400 ms or more, with pauses of 150.
-            val dripping = reply(received).throttleBody(10, 150, TimeUnit.MILLISECONDS)
+            // The receipt has 34 bytes: 1.6 s or more, with pauses of 50 ms. On a busy machine one may last 1.5 s.
+            val dripping = reply(received).throttleBody(1, 50, TimeUnit.MILLISECONDS)
             val evaluation = UpdateFrame(UpdateHeader.newBuilder().setProtocol(1).build(), emptyList())
             serving(dripping).use { server ->
-                val timeouts = Timeouts(silenceMs = 350, messagesMs = 10)
+                val timeouts = Timeouts(silenceMs = 1_500, messagesMs = 10)
                 transportTo(server.address, ONCE, timeouts = timeouts)
                     .use { assertEquals(received, it.putEvaluation(7, 1, evaluation)) }
             }
