@@ -73,7 +73,7 @@ def settings(method: str, **more: Any) -> str:
     hyper = {"lr_extractor": 0.05, "lr_classifier": 0.05, **more.pop("hyper", {})}
     seed = sha256(method.encode()).hexdigest()
     return json.dumps(
-        {"method": method, "rounds": 2, "population": CLIENTS, "epochs": 1, "deadline_s": 60, "seed": seed}
+        {"method": method, "rounds": 2, "population": CLIENTS, "epochs": 1, "deadline_s": 600, "seed": seed}
         | {"personal_evaluation": True, "hyper": hyper}
         | more
     )

@@ -72,9 +72,7 @@ async def test_updates_state_and_noise_survive_a_client_that_is_killed_again_and
     bundles = [exported(name, objective) for name in models] or concatenating
     if personal and not models:
         bundles = fitting(method, more.get("options", {}))
-    settings = two_drivers.settings(
-        method, rounds=6, population=CLIENTS, deadline_s=100, personal_evaluation=personal, **more
-    )
+    settings = two_drivers.settings(method, rounds=6, population=CLIENTS, personal_evaluation=personal, **more)
     fleet = two_drivers.fleet(tmp_path / "http", photos, CLIENTS, models=tuple(models))
     statuses: list[int | None] = []
 

@@ -68,7 +68,7 @@ async def test_a_late_client_takes_part_as_soon_as_its_method_can_use_it(
     phases: list[int],
     reported: list[Any],
 ) -> None:
-    settings = two_drivers.settings(method, population=LATE, deadline_s=60, **more)
+    settings = two_drivers.settings(method, population=LATE, **more)
     bundles = concatenating if method == "fedconcat" else [exported("small", "cross_entropy")]
     uploaded, enrolled = asyncio.Event(), asyncio.Event()
 

@@ -21,6 +21,7 @@ from sqlalchemy import URL
 
 from fedlens_server.store import StateAddress
 from fedlens_server.store.address import Bucket
+from tests.integration.processes import free_ports
 
 _names = count(1)
 # What an S3 server of tests takes; obstore finds it in the environment.
@@ -103,6 +104,8 @@ class Cluster:
     def kill(self) -> None:
         """Kill all of its processes, as `kill -9` does, and return when they are gone."""
         leader = self._process.pid
+        self._process.send_signal(signal.SIGSTOP)  # it starts none meanwhile
+        os.waitid(os.P_PID, leader, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         workers = [int(pid) for pid in Path(f"/proc/{leader}/task/{leader}/children").read_text().split()]
         for pid in (leader, *workers):
             with suppress(ProcessLookupError):
@@ -151,8 +154,7 @@ class Gateway:
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="fedlens-s3-"))
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port: int = free.getsockname()[1]
+        (self.port,) = free_ports(1)
         self.start()
 
     def start(self) -> None:

@@ -67,7 +67,7 @@ class Trials:
 
     def _failure(self, message: pb.Program, raw: bytes) -> str | None:
         """The reason that a program cannot be used; None if it can."""
-        was_killed = False
+        was_ended = False
         while True:
             kept, self._child = self._child, None
             child = kept or Child(pb.PROGRAM_FORMAT_PTE, idle_s=self._idle_s, limit_s=self._limit_s)
@@ -77,8 +77,9 @@ class Trials:
             except ProgramCrashed as error:
                 if child.status == 0 and kept is not None:
                     continue  # it ended just now, after idling
-                if child.status == -signal.SIGKILL and not was_killed:
-                    was_killed = True  # perhaps for lack of memory that other processes held
+                if child.status in (0, -signal.SIGKILL) and not was_ended:
+                    # Perhaps this process stood still for longer than a child idles, or others held the memory.
+                    was_ended = True
                     continue
                 return f"program {message.name!r} cannot be used: {error}"
             except BundleUnusable as error:

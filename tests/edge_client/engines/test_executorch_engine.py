@@ -337,6 +337,27 @@ def test_a_trial_that_is_killed_from_outside_is_made_once_more(phone: Bundle, mo
     trials.close()
 
 
+@pytest.mark.slow
+def test_a_child_that_has_idled_before_its_first_trial_says_nothing_of_the_program(
+    phone: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, given = trial._run, list[Child]()
+
+    def late(program: ChildProgram) -> None:
+        given.append(program._child)
+        if len(given) == 1:
+            program._child._link.shutdown(socket.SHUT_WR)  # it ends as after idling
+            program._child._process.wait()
+        run(program)
+
+    monkeypatch.setattr(trial, "_run", late)
+    trials = trial.Trials()
+    trials.try_program(*read(phone, "embed", pb.PROGRAM_FORMAT_PTE), None)
+
+    assert given[0].status == 0 and trials._child is given[-1] is not given[0]
+    trials.close()
+
+
 INTERRUPTED = """
 import os, signal, sys
 from pathlib import Path

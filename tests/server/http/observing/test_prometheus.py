@@ -3,7 +3,6 @@
 import asyncio
 import json
 import shutil
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
+from tests.integration.processes import free_ports
 from tests.server.bundles import tiny_bundle
 from tests.server.http.observing.test_log_of_a_run import federation
 from tests.server.http.running import ADMIN_TOKEN, Server
@@ -90,9 +90,8 @@ async def prometheus(server: Server, folder: Path) -> AsyncIterator[Prometheus]:
         assert old in config
         config = config.replace(old, new)
     (folder / "prometheus.yml").write_text(config, encoding="utf-8")
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{found.getsockname()[1]}"
+    (port,) = free_ports(1)
+    address = f"127.0.0.1:{port}"
     process = await asyncio.create_subprocess_exec(
         "prometheus",
         *(f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'tsdb'}"),
