@@ -64,7 +64,7 @@ object PhoneNumbers {
                 .redirectOutput(log)
                 .start()
         try {
-            check(process.waitFor(10, TimeUnit.MINUTES)) { "tests.phone_numbers does not end" }
+            check(process.waitFor(30, TimeUnit.MINUTES)) { "tests.phone_numbers does not end" }
             check(process.exitValue() == 0) { "tests.phone_numbers failed:\n${log.readText()}" }
             Files.move(fresh.toPath(), cached.toPath(), StandardCopyOption.ATOMIC_MOVE)
         } catch (error: java.io.IOException) {

@@ -62,7 +62,7 @@ object PhonePhotos {
                 .redirectErrorStream(true)
                 .redirectOutput(log)
                 .start()
-        check(process.waitFor(5, TimeUnit.MINUTES)) { "tests.phone_photos does not end" }
+        check(process.waitFor(15, TimeUnit.MINUTES)) { "tests.phone_photos does not end" }
         check(process.exitValue() == 0) { "tests.phone_photos failed:\n${log.readText()}" }
         fresh
     }
