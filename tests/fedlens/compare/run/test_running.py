@@ -160,5 +160,5 @@ async def test_what_a_helper_fails_at_is_the_clients_failure(tmp_path: Path, poo
 async def test_a_task_that_fails_is_told_with_its_reason(tmp_path: Path, pool: PhotoPool, bundle: Path) -> None:
     gone = [FaultEntry(client=i, round=1, kind=FaultKind.VANISH) for i in range(CLIENTS)]
 
-    with pytest.raises(RunFailed, match=r"failed after 0 of 2 rounds: 1 rounds were abandoned .* 0 valid updates"):
+    with pytest.raises(RunFailed, match=r"failed after 0 of 2 rounds: rounds abandoned in a row: 1; .* valid updates: 0"):
         await ran(fleet(pool, tmp_path, *gone), bundle, 2, max_consecutive_abandoned=1)
