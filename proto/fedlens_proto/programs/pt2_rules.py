@@ -225,7 +225,7 @@ RULES = (
     ),
     Rule(
         _names("threshold_backward.default"),
-        "Elementwise on float32 tensors: of whole numbers it makes a result of another type than torch foretells.",
+        "Elementwise on float32 tensors: of whole numbers it makes a result of another type than torch predicts.",
         _float_arguments,
     ),
     Rule(
