@@ -124,7 +124,7 @@ def make(
         files.put(f"{name}/{DATABASE_FILE}", database)
     files.put(f"{name}/{ABOUT}", json.dumps(asdict(Backup(taken_at=taken_at, database_sha256=digest))).encode())
     on_whole(name)
-    removed = _prune(files, keep)
+    removed = _prune(files, keep, name)
     return Copied(name=name, blobs=len(blobs), copied=len(missing), copied_bytes=copied_bytes, removed=removed)
 
 
@@ -281,10 +281,11 @@ def _whole(keys: Iterable[str]) -> list[str]:
     return sorted(found[1] for key in keys if key.endswith(f"/{ABOUT}") and (found := _OWN.fullmatch(key)))
 
 
-def _prune(files: Files, keep: int) -> int:
-    """Remove all but the latest backups, what stopped ones left, and the blobs that none names any more."""
+def _prune(files: Files, keep: int, made: str) -> int:
+    """Remove all but this backup and the latest others, what stopped ones left, and blobs that none names any more."""
     own = {key: found[1] for key, _ in files.list() if (found := _OWN.fullmatch(key))}
-    whole = _whole(own)
+    # A clock that was ahead may have named others for later times.
+    whole = sorted(_whole(own), key=lambda name: name == made)
     stay = whole[-keep:]
     named = {blob for name in stay for blob in b"".join(files.read(f"{name}/{LISTED}")).decode().split()}
     left = {

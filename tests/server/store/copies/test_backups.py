@@ -197,6 +197,19 @@ def test_a_state_elsewhere_is_backed_up_into_a_folder_or_a_bucket_and_restored(
         assert gone not in restored.blobs.sizes
 
 
+def test_a_new_backup_stays_although_a_clock_that_was_ahead_has_named_others_for_later_times(
+    store: Store, folder: Path
+) -> None:
+    _, ahead = [backups.make(store.address, folder, taken_at).name for taken_at in (1e9, 2e9)]
+
+    second = backups.make(store.address, folder, 0.0, keep=2)
+    of_two = sorted(path.name for path in folder.iterdir())
+    last = backups.make(store.address, folder, 1.0, keep=1)
+
+    assert (of_two, second.removed) == ([second.name, ahead], 1)
+    assert ([path.name for path in folder.iterdir()], last.removed) == ([last.name], 2)
+
+
 def test_what_is_not_of_a_backup_stays(store: Store, folder: Path) -> None:
     (folder / "photos").mkdir(parents=True)
     others = [folder / "README", folder / "photos" / "one.jpg", folder / ".hidden"]
