@@ -96,7 +96,7 @@ def copy_rows(
         if table is schema.lead:
             continue
         seen = sha256()
-        for batch in _batches(_rows(read, table)):
+        for batch in _batches(read, table):
             if table is schema.blobs:
                 batch = [{**row, "object": keys.get(row["digest"])} for row in batch]
             for row in batch:
@@ -104,8 +104,9 @@ def copy_rows(
             count += len(batch)
             write.execute(insert(table), batch)
         written = sha256()
-        for row in _rows(write, table):
-            written.update(_bytes(row))
+        for batch in _batches(write, table):
+            for row in batch:
+                written.update(_bytes(row))
         if written.digest() != seen.digest():
             raise StoreUnusable(f"{new.place}: table {table.name} is not as in {old.place}; nothing was moved")
         if table.autoincrement_column is not None:
@@ -113,21 +114,11 @@ def copy_rows(
     return count
 
 
-def _rows(connection: Connection, table: Table) -> Iterator[dict[str, Any]]:
+def _batches(connection: Connection, table: Table) -> Iterator[list[dict[str, Any]]]:
     query = select(table).order_by(*table.primary_key.columns)
-    for row in connection.execute(query, execution_options={"yield_per": _BATCH}):
-        yield dict(row._mapping)
-
-
-def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    batch: list[dict[str, Any]] = []
-    for row in rows:
-        batch.append(row)
-        if len(batch) == _BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+    rows = connection.execute(query, execution_options={"yield_per": _BATCH})
+    for batch in rows.mappings().partitions():
+        yield [dict(row) for row in batch]
 
 
 def _bytes(row: Mapping[str, Any]) -> bytes:
