@@ -1,5 +1,6 @@
 """A task whose method is missing when the server starts: nothing of it changes until the method is there again."""
 
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -7,10 +8,11 @@ import pytest
 
 from fedlens_proto.v1 import admin_pb2, check_in_pb2
 from fedlens_server.engine import assignments
-from fedlens_server.engine.operators import tasks
+from fedlens_server.engine.operators import history, rollback, tasks
 from fedlens_server.engine.operators.access import ADMIN
 from fedlens_server.errors import Unavailable
 from tests.plugin_packages import HALF, METHODS, install, uninstall
+from tests.server.engine.arrivals import Arrivals
 from tests.server.fakes import ALICE, BOB, CAROL, EVALUATORS, Bench, evaluation_of, update_of
 
 
@@ -74,6 +76,28 @@ def test_operators_see_why_a_task_is_suspended_and_can_end_it(half: Bench, site:
     assert (suspended.rounds_committed, suspended.rounds_total) == (0, 3)
     assert (half.show().task.state, half.show().task.reason) == (admin_pb2.TASK_STATE_STOPPED, "")
     assert half.show().rounds[0].reason == "the task was stopped"
+
+
+def test_a_task_that_is_suspended_after_its_first_phase_is_shown_and_not_rolled_back(
+    tmp_path: Path, site: Path
+) -> None:
+    install(site, "half-way", METHODS, half_way=HALF)
+    with closing(Arrivals(tmp_path / "arrivals")) as server:
+        server.enrol([ALICE])
+        server.take(method="half", rounds=1, goal=1, rest=0, personal_evaluation=True)
+        server.check_in(ALICE)
+        server.report(ALICE)
+        server.advance()
+        without_the_package(server, site)
+
+        shown = history.under_way(server.federation, server.task)
+        with pytest.raises(Unavailable, match="task 'task' is suspended until its method is installed on the server"):
+            rollback.roll_back(server.federation, server.task, 1, ADMIN).result()
+
+        assert shown is not None
+        assert (shown.number, shown.phase, shown.wanted, shown.free) == (2, "", None, 0)
+        assert server.ends == ["committed", "open"]
+        assert server.show().rounds[1].phase == 1
 
 
 def test_other_tasks_go_on_and_their_end_is_not_the_end_of_all(half: Bench, site: Path) -> None:

@@ -32,7 +32,7 @@ class RoundUnderWay:
 
     Attributes:
         number: From 1.
-        phase: The method's name of it.
+        phase: The method's name of it; empty: the task is suspended.
         state: Open or closing.
         wanted: Updates that it waits for; None: those of all that come.
         free: Places that are free.
@@ -114,6 +114,7 @@ class History:
 
     def rounds(self, federation: Federation, task: Task, most: int, before: int | None = None) -> list[PastRound]:
         """The latest rounds, at most so many and before a number, the latest first; reads the database."""
+        current = task.round  # before the rows, which hold what it has sent once it has ended
         query = select(schema.rounds).where(_rounds.task == task.id)
         if before is not None:
             query = query.where(_rounds.number < before)
@@ -154,7 +155,7 @@ class History:
                 reason=row.reason,
                 opened_at=row.opened_at,
                 ended_at=row.ended_at,
-                bytes_sent=row.bytes_sent,
+                bytes_sent=current.bytes_sent if current and current.number == row.number else row.bytes_sent,
                 bytes_received=received[row.number],
                 counts=counts[row.number],
                 accuracy=_accuracy(sums[row.number]),
@@ -166,7 +167,8 @@ class History:
     def _personal_of(
         self, federation: Federation, task: Task, wanted: set[int], ended: set[int]
     ) -> dict[int, dict[str, float]]:
-        known = {number: self._personal[task.id, number] for number in wanted if (task.id, number) in self._personal}
+        # Each looked up once: another thread may drop it meanwhile.
+        known = {n: found for n in wanted if (found := self._personal.get((task.id, n))) is not None}
         missing = sorted(wanted - known.keys())
         if not missing:
             return known
@@ -197,10 +199,11 @@ def under_way(federation: Federation, task: Task) -> RoundUnderWay | None:
     waits = [(current.until(c) - now, c) for c, member in list(current.members.items()) if member.state == pending]
     awaited = sorted((left, client) for left, client in waits if left > 0)
     by_arrival = task.settings.by_arrival
-    everyone = task.takes_everyone(current.phase)
+    # Without the method its phases are unknown.
+    everyone = bool(task.fault) or task.takes_everyone(current.phase)
     return RoundUnderWay(
         number=current.number,
-        phase=task.phases[current.phase].name,
+        phase="" if task.fault else task.phases[current.phase].name,
         state=current.state,
         wanted=None if by_arrival and everyone else task.settings.goal if by_arrival else len(current.members),
         free=free_places(task, current, now) if by_arrival and not everyone else 0,

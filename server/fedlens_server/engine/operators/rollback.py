@@ -16,7 +16,7 @@ from fedlens_server.engine.operators.access import Operator
 from fedlens_server.engine.rounds import Remaining, Standing
 from fedlens_server.engine.task import Release, Task
 from fedlens_server.engine.view import Federation, operation
-from fedlens_server.errors import Malformed, TaskDiffers
+from fedlens_server.errors import Malformed, TaskDiffers, Unavailable
 from fedlens_server.store import Transaction, method_state, schema
 
 _rounds, _tasks = schema.rounds.c, schema.tasks.c
@@ -31,10 +31,13 @@ def roll_back(federation: Federation, transaction: Transaction, task: Task, numb
 
     Raises:
         TaskDiffers: The task has ended, or its method has state of single clients on the server.
+        Unavailable: The task is suspended.
         Malformed: No state is kept of the round.
     """
     if task.ended:
         raise TaskDiffers(f"task {task.name!r} has ended; nothing of it can be rolled back")
+    if task.suspended:
+        raise Unavailable(f"task {task.name!r} is suspended until its method is installed on the server again")
     _need_copy(task, number)
     audit.record(federation, transaction, by, "task rollback", task.name, f"round {number}")
     if task.round is not None:
