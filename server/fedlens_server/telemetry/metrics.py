@@ -52,7 +52,9 @@ KINDS = {
     "fedlens_clients": Kind("gauge", ("role",), "Enrolled clients by role, without those that are shut out."),
     "fedlens_present_clients": Kind("gauge", (), "Clients that were seen in the last two hours."),
     "fedlens_tasks": Kind("gauge", ("task", "state"), "1 for each task, with its state."),
-    "fedlens_rounds": Kind("counter", ("task", "state"), "Rounds that have ended: `committed` or `abandoned`."),
+    "fedlens_rounds": Kind(
+        "counter", ("task", "state"), "Rounds that have ended: `committed`, undone since or not, or `abandoned`."
+    ),
     "fedlens_last_commit_timestamp_seconds": Kind(
         "gauge", ("task",), "When the last round was committed, in seconds since the epoch; 0: none yet."
     ),

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
-from math import inf
 
 from sqlalchemy import func, select
 
@@ -29,6 +28,8 @@ _ENDED = (
     .where(_rounds.ended_at.is_not(None))
     .group_by(_rounds.task, _rounds.state)
 )
+# A counter must not fall: what a rollback undoes was committed.
+_COUNTED = ((admin_pb2.ROUND_STATE_COMMITTED, admin_pb2.ROUND_STATE_UNDONE), (admin_pb2.ROUND_STATE_ABANDONED,))
 
 _FIRST = select(_rounds.task, _rounds.opened_at).where(_rounds.number == 1)
 _audit = schema.audit.c
@@ -80,9 +81,10 @@ def _of_federation(federation: Federation) -> Iterator[Sample]:
     opened = {row.task: row.opened_at for row in federation.store.read(_FIRST)}
     for task in tasks.values():
         # From zero on, so that Prometheus sees the first one as an increase.
-        for state in (admin_pb2.ROUND_STATE_COMMITTED, admin_pb2.ROUND_STATE_ABANDONED):
-            name = wire.word(admin_pb2.RoundState, state)
-            yield Sample("fedlens_rounds", (task.name, name), ended.get((task.id, state), (0, 0.0))[0])
+        for states in _COUNTED:
+            name = wire.word(admin_pb2.RoundState, states[0])
+            count = sum(ended.get((task.id, state), (0, 0.0))[0] for state in states)
+            yield Sample("fedlens_rounds", (task.name, name), count)
         for event in MEMBER_EVENTS:
             yield Sample("fedlens_members", (task.name, event), federation.member_events[task.id, event])
         _, last = ended.get((task.id, admin_pb2.ROUND_STATE_COMMITTED), (0, 0.0))
@@ -101,9 +103,9 @@ def _of_task(federation: Federation, task: Task) -> Iterator[Sample]:
     current = task.round
     if current is None:
         return
-    since = federation.clock.elapsed() - current.deadline + task.settings.deadline_s if current.deadline < inf else 0
+    since = 0.0 if current.started is None else federation.clock.elapsed() - current.started
     yield Sample("fedlens_round", (task.name,), current.number)
-    yield Sample("fedlens_round_seconds", (task.name,), max(0.0, since))
+    yield Sample("fedlens_round_seconds", (task.name,), since)
     overdue = not current.closing and federation.clock.elapsed() >= current.deadline
     yield Sample("fedlens_round_overdue", (task.name,), float(overdue))
     for state_number, count in current.counts.copy().items():

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from fedlens_proto.v1 import admin_pb2
 from tests.server.bundles import tiny_bundle
 from tests.server.http.running import Server, running
 from tests.server.telemetry.logs import logged
@@ -107,6 +108,33 @@ async def test_a_task_has_the_time_of_its_first_round_once_that_is_open(server: 
 
     key = ("fedlens_first_round_timestamp_seconds", "demo")
     assert (waiting.get(key), (await scraped(server))[key]) == (None, server.clock.now())
+
+
+async def test_the_age_of_a_round_does_not_follow_its_deadline(server: Server) -> None:
+    await server.member(deadline_s=3_600)
+    server.clock.wind(100.0)
+    changed = admin_pb2.ChangeTaskRequest(protocol=1, settings_json='{"deadline_s": 7200}').SerializeToString()
+
+    answer = await server.admin("POST", "/v1/admin/tasks/demo/settings", changed)
+
+    assert answer.status == 200, answer
+    assert (await scraped(server))["fedlens_round_seconds", "demo"] == 100.0
+
+
+async def test_the_count_of_committed_rounds_does_not_fall_when_rounds_are_undone(server: Server) -> None:
+    client, assignment = await server.member()
+    for _ in range(2):
+        await client.upload(assignment)
+        assignment = await client.assignment()
+
+    asked = admin_pb2.RoundRequest(protocol=1, round=1).SerializeToString()
+    answer = await server.admin("POST", "/v1/admin/tasks/demo/rollback", asked)
+
+    assert answer.status == 200, answer
+    found = await scraped(server)
+    # The first two, of which one is undone, and the third, which was open.
+    assert found["fedlens_rounds_total", "committed", "demo"] == 2.0
+    assert found["fedlens_rounds_total", "abandoned", "demo"] == 1.0
 
 
 async def test_labels_come_from_no_stranger(server: Server) -> None:
