@@ -40,6 +40,7 @@ from fedlens_proto import wire
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2, enrolment_pb2
 from fedlens_server.engine import aggregation, recovery
+from fedlens_server.engine.cohorts.members import RoundKey
 from fedlens_server.engine.operators import tasks
 from fedlens_server.engine.operators.access import ADMIN, TokenGrant
 from fedlens_server.engine.view import Change, Federation
@@ -159,6 +160,12 @@ async def run(
                 client.cancel()
             await asyncio.wait(clients.values())
         return _result(federation, members.examination)
+
+
+def _advanced(federation: Federation, key: RoundKey) -> float:
+    """End a round; returns when that was: its clients may be through the next one before their thread hears of it."""
+    aggregation.advance(federation, key)
+    return time.perf_counter()
 
 
 async def _create(federation: Federation, bundles: list[Bundle], settings_json: str) -> None:
@@ -314,8 +321,7 @@ class _Members:
             # The next commit would delete the model that the evaluator is working on.
             if due and (evaluator is None or evaluator.done() or EVALUATOR in idle.waiting):
                 for key in due:
-                    await asyncio.to_thread(aggregation.advance, federation, key)
-                    now = time.perf_counter()
+                    now = await asyncio.to_thread(_advanced, federation, key)
                     on_round(key.round, now - started)
                     started = now
                 (task,) = tasks.listed(federation).tasks

@@ -5,11 +5,13 @@ import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import copytree
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from torch import nn
 
+from fedlens.compare.run import running
 from fedlens.compare.run.running import RunFailed, RunResult, run
 from fedlens.compare.run.side_by_side import ClientWork, Helpers
 from fedlens.compare.run_state import Changes, keep
@@ -19,9 +21,10 @@ from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
 from fedlens_edge_client.engines.torch import TorchEngine
 from fedlens_edge_client.errors import AssignmentFailed, EdgeClientError
+from fedlens_edge_client.training import local_training
 from fedlens_edge_client.training.local_training import TrainingResult
 from fedlens_proto.manifest import Bundle
-from fedlens_proto.v1 import admin_pb2, update_pb2
+from fedlens_proto.v1 import admin_pb2, assignment_pb2, update_pb2
 from tests.edge_client.emulation.fleets import fleet_of
 from tests.fedlens.compare.run.runs import Stopped, settings, stop_after
 from tests.integration import federation
@@ -86,6 +89,35 @@ async def test_a_run_goes_on_elsewhere_from_any_round_to_the_same_bytes(
             result.ClearField("bytes_sent")
         assert resumed.shown.rounds == calm.shown.rounds
     assert len(states) == 3
+
+
+async def test_a_round_lasts_until_its_commit_though_clients_go_on_at_once(
+    tmp_path: Path, pool: PhotoPool, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained, told, timed = list[int](), list[int](), threading.Event()
+    execute = local_training.execute
+
+    def now() -> float:
+        count = len(trained)
+        timed.set()
+        return count
+
+    def trains(assignment: assignment_pb2.Assignment, *others: Any, **named: Any) -> TrainingResult:
+        if assignment.answer == assignment_pb2.ANSWER_UPDATE:  # an evaluator's is another
+            if len(trained) % CLIENTS == 0:
+                # The first in a round: the one before has been timed, or is being timed by another thread.
+                assert timed.wait(20)
+                timed.clear()
+            trained.append(assignment.round)
+        return execute(assignment, *others, **named)
+
+    monkeypatch.setattr(running, "time", SimpleNamespace(perf_counter=now))
+    monkeypatch.setattr(local_training, "execute", trains)
+
+    task = settings(CLIENTS, rounds=4, deadline_s=60)
+    await run(fleet(pool, tmp_path), task, (bundle,), on_round=lambda number, seconds: told.append(int(seconds)))
+
+    assert told == [CLIENTS] * 4
 
 
 async def test_every_round_of_the_global_model_is_measured(tmp_path: Path, pool: PhotoPool, bundle: Path) -> None:
@@ -160,5 +192,5 @@ async def test_what_a_helper_fails_at_is_the_clients_failure(tmp_path: Path, poo
 async def test_a_task_that_fails_is_told_with_its_reason(tmp_path: Path, pool: PhotoPool, bundle: Path) -> None:
     gone = [FaultEntry(client=i, round=1, kind=FaultKind.VANISH) for i in range(CLIENTS)]
 
-    with pytest.raises(RunFailed, match=r"failed after 0 of 2 rounds: rounds abandoned in a row: 1; .* valid updates: 0"):
+    with pytest.raises(RunFailed, match=r"failed after 0 of 2 rounds: rounds abandoned in a row: 1; .*: 0; needed: 1"):
         await ran(fleet(pool, tmp_path, *gone), bundle, 2, max_consecutive_abandoned=1)
