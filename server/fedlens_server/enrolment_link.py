@@ -39,6 +39,7 @@ def enrolment_link(
             text is empty, too long, or not printable.
     """
     address = urlsplit(server)
+    _ = address.port  # an error where it is above 65535
     if address.scheme != "https" or not address.hostname or "@" in address.netloc or address.query or address.fragment:
         raise ValueError(f"server: found {server!r}, must look like https://fl.example.org:8443")
     if not re.fullmatch("[!-~]+", token):

@@ -317,14 +317,14 @@ class LimitsSection(Section):
         le=600_000,
     )
     upload_stall_s: float = _key(
-        "Longest pause between the bytes of an update, in seconds; then the update is dropped.",
+        "Longest pause between the bytes of an update or of an answer on its way, in seconds; then it is dropped.",
         "a number above 0, at most 3600",
         default=60.0,
         gt=0,
         le=3600,
     )
     min_upload_rate: float = _key(
-        "Least rate of a request's body in bytes a second, from `upload_stall_s` after its beginning on.",
+        "Least bytes a second of a request's body or of a blob sent, from `upload_stall_s` after its beginning on.",
         "a number from 0 to 1e9",
         default=500.0,
         ge=0,

@@ -2,13 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from aiohttp import hdrs, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.web_request import BaseRequest
 
 from fedlens_server.errors import Unknown, WrongRange
 from fedlens_server.http import responses
-from fedlens_server.http.service import BLOB_BYTES
+from fedlens_server.http.service import BLOB_BYTES, SERVICE
 from fedlens_server.store import Location, encoding
 from fedlens_server.store.blobs import ComputedTensors
 
@@ -57,7 +60,7 @@ async def send_blob(
         # nginx keeps these headers but this one, and cuts the range out itself.
         return web.Response(headers=_HEADERS | {X_ACCEL_REDIRECT: accel_location + location.path.name})
     if location.path is not None:
-        return web.FileResponse(location.path, headers=_HEADERS)
+        return _File(location.path, headers=_HEADERS)
     headers = dict(_HEADERS)
     status = 200
     if size < location.size:
@@ -72,6 +75,27 @@ async def send_blob(
     return web.Response(status=status, body=location.raw[first:last], headers=headers)
 
 
+class _File(web.FileResponse):
+    async def prepare(self, request: BaseRequest) -> AbstractStreamWriter | None:
+        assert isinstance(request, web.Request)
+        async with _least_rate(request):
+            return await super().prepare(request)  # sends the file, too
+
+
+@asynccontextmanager
+async def _least_rate(request: web.Request) -> AsyncIterator[None]:
+    """Cut a client off that takes its blob more slowly than an update may come, or nothing of it for too long."""
+    limits = request.app[SERVICE].config.limits
+    rate = limits.min_upload_rate
+    try:
+        async with asyncio.timeout(limits.upload_stall_s + request[BLOB_BYTES] / rate if rate else None):
+            yield
+    except TimeoutError as error:  # also the system's, of a client that takes nothing
+        if request.transport is not None:
+            request.transport.abort()  # to close it would wait until the client has taken what is on its way
+        raise ConnectionResetError("the client takes the blob too slowly") from error
+
+
 async def _compute(
     request: web.Request, response: web.StreamResponse, tensors: ComputedTensors, first: int, last: int
 ) -> None:
@@ -81,15 +105,16 @@ async def _compute(
         return
     pieces = encoding.pieces(tensors, first, last)
     piece = await asyncio.to_thread(next, pieces, None)  # an error of the first piece still gets a response
-    await response.prepare(request)
-    while piece is not None:
-        await response.write(piece)
-        try:
-            piece = await asyncio.to_thread(next, pieces, None)
-        except Exception as error:
-            _log.exception("a blob could not be computed to its end")
-            raise ConnectionResetError from error  # bytes are missing, which the client notices
-    await response.write_eof()
+    async with _least_rate(request):
+        await response.prepare(request)
+        while piece is not None:
+            await response.write(piece)
+            try:
+                piece = await asyncio.to_thread(next, pieces, None)
+            except Exception as error:
+                _log.exception("a blob could not be computed to its end")
+                raise ConnectionResetError from error  # bytes are missing, which the client notices
+        await response.write_eof()
 
 
 def _range(request: web.Request, size: int) -> tuple[int, int]:

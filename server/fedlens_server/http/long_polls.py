@@ -85,8 +85,9 @@ class Polls:
         return random.randint(*(self._stopping_ms or (STOPPING_RETRY_MS, STOPPING_RETRY_MS)))
 
     async def _hold(self, client: bytes, task: int, hold_ms: int, ask: Ask) -> check_in_pb2.CheckInResponse:
-        poll = _Poll(task)
-        self._held[client] = poll
+        if older := self._held.get(client):  # it came while this one waited for its place
+            older.end(check_in_pb2.WAIT_REASON_SUPERSEDED)
+        self._held[client] = poll = _Poll(task)
         if (request := events.REQUEST.get()) is not None:
             request.held = True
         alarm = asyncio.get_running_loop().call_later(hold_ms / 1000, poll.expire)

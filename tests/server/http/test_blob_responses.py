@@ -2,9 +2,13 @@
 
 import asyncio
 import logging
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from hashlib import sha256
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -14,10 +18,11 @@ from fedlens_server.store import Location, StateAddress
 from fedlens_server.store.objects import AT_A_TIME
 from tests.server.bundles import tiny_bundle
 from tests.server.elsewhere import needs_a_folder
-from tests.server.http.running import Client, Server, until, update
+from tests.server.http.running import Client, Server, head, running, until, update
 from tests.server.networks import network, weights
 
 SMALL, LARGE = 3, 40_000  # features: a blob in the database, a blob in a file
+VAST = 1_000_000  # 8 MB: more than the system holds for a client that does not take it
 WIDTH = 200_000  # 2 x 200,000 float32: more than one piece
 CLASSIFIERS = [((1.0, 0.0), (0.0, 1.0)), ((2.0, 0.0), (3.0, 3.0))]
 
@@ -166,6 +171,40 @@ async def test_a_weighted_sum_whose_source_is_lost_meanwhile_ends_the_connection
         await client.send("GET", path)
 
     assert [record.levelno for record in caplog.records if "computed to its end" in record.message] == [logging.ERROR]
+
+
+async def asking(client: Client, path: str) -> socket.socket:
+    """A connection with few places in its receive buffer, over which a blob has been asked for."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    made.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(made, ("127.0.0.1", urlsplit(client.server.url).port))
+    await loop.sock_sendall(made, head(client.bearer, path, 0, method="GET"))
+    return made
+
+
+@pytest.mark.parametrize("kind", ["file", "computed"])
+@pytest.mark.parametrize(("rate", "taken"), [(0.0, 0), (1e9, 1024)], ids=["stalls", "drips"])
+async def test_a_client_that_does_not_take_its_blob_is_cut_off(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, rate: float, taken: int
+) -> None:
+    async with running(tmp_path, upload_stall_s=0.3, min_upload_rate=rate) as server:
+        if kind == "file":
+            client, path, _ = await member(server, VAST)
+        else:
+            (client, _, path), _ = await mixing(server, VAST)
+        connections, before = server.service.servers["clients"], len(server.service.servers["clients"].connections)
+        with await asking(client, path) as slow:
+            await until(lambda: len(connections.connections) > before)
+
+            def is_cut_off() -> bool:
+                with suppress(BlockingIOError, ConnectionError):
+                    slow.recv(taken)
+                return len(connections.connections) == before
+
+            await until(is_cut_off)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 async def test_operators_fetch_the_model_of_a_task(server: Server) -> None:

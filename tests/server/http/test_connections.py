@@ -1,10 +1,19 @@
 """Connections that strangers open and leave: they neither stay nor keep others out."""
 
 import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
+from aiohttp import web
+
+from fedlens_server.http.sockets import listening
 from fedlens_server.http.sockets.addresses import Addresses
+from fedlens_server.http.sockets.certificate import tls
+from fedlens_server.init import initialise
 from tests.server.http.running import Server, running, until
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -78,3 +87,73 @@ async def test_this_machine_and_a_trusted_proxy_may_have_many_connections(tmp_pa
         assert server.service.addresses.limited("10.0.0.1") == ""
         for _, writer in many:
             writer.close()
+
+
+@asynccontextmanager
+async def serving_tls(folder: Path) -> AsyncIterator[tuple[listening.Runner, int]]:
+    """A server of nothing, and its port."""
+    initialise(folder)
+    runner = listening.Runner(web.Application())
+    await runner.setup()
+    context = tls(folder / "server.pem", folder / "server.key")
+    url = await listening.listen(runner, "127.0.0.1", 0, context, "server")
+    yield runner, int(url.rpartition(":")[2])
+    await listening.close([runner], 5.0)
+    assert runner.server is None
+
+
+async def status_over_tls(folder: Path, port: int) -> bytes:
+    trust = ssl.create_default_context(cafile=folder / "ca.pem")
+    trust.check_hostname = False
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust)
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    answer = await reader.read()
+    writer.close()
+    return answer.split()[1]
+
+
+async def silent(port: int, address: str = "127.0.0.1") -> Stream:
+    return await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
+
+
+async def test_connections_that_never_begin_tls_make_room_for_those_that_do(tmp_path: Path) -> None:
+    async with serving_tls(tmp_path) as (runner, port):
+        assert runner.server is not None
+        opened = [await silent(port) for _ in range(300)]
+
+        assert await status_over_tls(tmp_path, port) == b"404"
+        await until(lambda: sum(reader.at_eof() for reader, _ in opened) >= 200)
+        assert 90 <= len(runner.server.connections) <= listening.MAX_OPERATORS
+        for _, writer in opened:
+            writer.close()
+        await until(lambda: runner.server is not None and not runner.server.connections)
+
+
+async def test_one_address_that_never_begins_tls_keeps_no_other_out(tmp_path: Path) -> None:
+    async with serving_tls(tmp_path) as (runner, port):
+        runner.server.most_of_address, runner.server.addresses = 8, Addresses(unlimited=())
+        other = await silent(port, "127.0.0.3")
+
+        many = [await silent(port, "127.0.0.2") for _ in range(40)]
+
+        await until(lambda: sum(reader.at_eof() for reader, _ in many) == 32)
+        assert not other[0].at_eof()
+        for _, writer in [other, *many]:
+            writer.close()
+
+
+async def test_a_handshake_that_does_not_end_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "HANDSHAKE_S", 0.1)
+    async with serving_tls(tmp_path) as (runner, port):
+        assert runner.server is not None
+
+        assert await closed(await silent(port))
+        await until(lambda: runner.server is not None and not runner.server.connections)
+
+
+async def test_a_stop_closes_connections_that_never_began_tls(tmp_path: Path) -> None:
+    async with serving_tls(tmp_path) as (runner, port):
+        stream = await silent(port)
+        await until(lambda: runner.server is not None and len(runner.server.connections) == 1)
+
+    assert await closed(stream)

@@ -1,6 +1,7 @@
 """Check-ins that are held: woken by work, ended by a newer one, by a stop, or by the caps."""
 
 import asyncio
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -147,8 +148,11 @@ async def test_many_check_ins_are_held_and_answered_together(server: Server) -> 
 class Nobody:
     """Nobody finds a place."""
 
-    def ask(self, client_id: bytes, request: check_in_pb2.CheckInRequest) -> None:
-        return None
+    def __init__(self, decided: "Future[None] | None" = None) -> None:
+        self.decided = decided
+
+    def ask(self, client_id: bytes, request: check_in_pb2.CheckInRequest) -> "Future[None] | None":
+        return self.decided
 
     def hold(self, client: bytes, request: check_in_pb2.CheckInRequest) -> None:
         """There is none."""
@@ -157,12 +161,28 @@ class Nobody:
         """There was none."""
 
 
+def wait() -> check_in_pb2.CheckInResponse:
+    return check_in_pb2.CheckInResponse(wait=check_in_pb2.Wait(retry_after_ms=1))
+
+
+async def test_of_check_ins_of_one_client_that_wait_for_a_place_together_one_is_held() -> None:
+    polls, request, places = Polls(10, LONG_MS), check_in_pb2.CheckInRequest(hold_ms=LONG_MS), Nobody(Future())
+    asking = [asyncio.create_task(polls.respond(b"client", request, wait, places)) for _ in range(3)]
+    await asyncio.sleep(0)  # all have asked
+    assert places.decided is not None
+    places.decided.set_result(None)
+
+    await until(lambda: sum(each.done() for each in asking) == 2)
+
+    answers = [each.result().wait.reason for each in asking if each.done()]
+    assert answers == [check_in_pb2.WAIT_REASON_SUPERSEDED] * 2
+    assert len(polls) == 1
+    polls.stop()
+    await asyncio.gather(*asking)
+
+
 async def test_a_stopping_server_has_500_clients_a_second_come_back() -> None:
     polls, request = Polls(2000, LONG_MS), check_in_pb2.CheckInRequest(hold_ms=LONG_MS)
-
-    def wait() -> check_in_pb2.CheckInResponse:
-        return check_in_pb2.CheckInResponse(wait=check_in_pb2.Wait(retry_after_ms=1))
-
     held = [asyncio.create_task(polls.respond(bytes([*divmod(i, 256)]), request, wait, Nobody())) for i in range(1000)]
     await until(lambda: len(polls) == 1000)
     polls.stop()

@@ -109,9 +109,12 @@ def _link(server: str, token: str, ca: str, publishers: Sequence[Publisher]) -> 
 
 
 def _qr_code(text: str) -> Markup:
-    """A QR code as a picture in the page, dark on light in dark pages too, as scanners want it."""
+    """A QR code as a picture in the page, dark on light in dark pages too, as scanners want it; empty: no room."""
     drawn = io.BytesIO()
-    code = segno.make(text, error="l", micro=False)
+    try:
+        code = segno.make(text, error="l", micro=False)
+    except segno.DataOverflowError:
+        return Markup("")
     code.save(drawn, kind="svg", xmldecl=False, svgns=False, omitsize=True, border=3, light="#fff", svgclass="qr")
     return Markup(drawn.getvalue().decode())  # made of numbers alone
 

@@ -2,10 +2,12 @@
 
 import asyncio
 import errno
+import math
 import os
 import resource
 import socket
 import ssl
+from asyncio.sslproto import SSLProtocol
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +27,8 @@ MAX_ACCEPTED = WAITING = 128
 # A connection too many has its file for four turns of the loop, and each turn accepts anew: accepted, made a transport,
 # counted and aborted, closed. The other half of the reserve is for files that are no connections.
 _SHARE_OF_A_TURN = 8
+# A handshake is two round trips and some kB: even on a bad line that takes a few seconds. asyncio would wait for 60.
+HANDSHAKE_S = 10
 SOCKET_MODE = 0o660
 _SOCKET_IS = (
     "it must be a path with nothing, or a socket on which no process listens, in a folder that the server may write"
@@ -37,6 +41,8 @@ class _Server(web.Server):
     most = MAX_OPERATORS
     most_of_address = MAX_OPERATORS
     addresses = Addresses()
+    context: ssl.SSLContext | None = None
+    stall_s = 0.0  # for which a client may take nothing of an answer; 0: as long as the system waits
 
     def __init__(self, made: web.Server) -> None:
         super().__init__(made.request_handler, request_factory=made.request_factory, loop=made._loop, **made._kwargs)
@@ -44,10 +50,13 @@ class _Server(web.Server):
         # Of limited connections. Asked for it at its end, a transport of TLS may have forgotten it.
         self._addresses: dict[RequestHandler, str] = {}
 
-    def __call__(self) -> Connection:
-        return Connection(self, loop=self._loop, **self._kwargs)
+    def __call__(self) -> Connection | SSLProtocol:  # type: ignore[override]  # asyncio takes any protocol
+        handler = Connection(self, loop=self._loop, **self._kwargs)
+        return handler if self.context is None else _Tls(self, handler, self.context)
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        if handler in self._connections:
+            return  # since it was accepted; now its handshake is over
         super().connection_made(handler, transport)
         _keep_to(self.most, self._connections, handler)
         if address := self._limited(transport):
@@ -68,6 +77,25 @@ class _Server(web.Server):
         return self.addresses.limited(peer[0]) if isinstance(peer, tuple) else ""
 
 
+class _Tls(SSLProtocol):
+    """As asyncio has it, but counted from the accept on: a connection may never begin its handshake."""
+
+    def __init__(self, server: _Server, handler: Connection, context: ssl.SSLContext) -> None:
+        # Not `loop.start_tls`: it hands on bytes before it returns the transport that they came from.
+        super().__init__(server._loop, handler, context, None, True, ssl_handshake_timeout=HANDSHAKE_S)  # type: ignore[arg-type]  # nobody waits
+        self._server, self._handler = server, handler
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._handler.transport = transport  # a stop closes it, also before the handshake is over
+        self._server.connection_made(self._handler, transport)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)  # which tells the handler only after a handshake
+        self._server.connection_lost(self._handler, exc)
+
+
 def _keep_to(most: int, connections: Mapping[RequestHandler, asyncio.Transport], newest: RequestHandler) -> None:
     """Of more connections than that, close the oldest without a request, or else the newest."""
     if len(connections) > most:
@@ -86,9 +114,10 @@ class Runner(web.AppRunner):
         server = _Server(await super()._make_server())
         if SIDE in self.app:
             service = self.app[SERVICE]
+            limits = service.config.limits
             service.servers[self.app[SIDE]] = server
+            server.stall_s = limits.upload_stall_s
             if self.app[SIDE] == "clients":
-                limits = service.config.limits
                 server.most = limits.max_connections or most_connections()
                 server.most_of_address = limits.max_connections_per_address
                 server.addresses = service.addresses
@@ -107,13 +136,16 @@ def _accepted_at_once() -> int:
     return max(1, min(MAX_ACCEPTED, (soft_limit - most_connections()) // _SHARE_OF_A_TURN))
 
 
-async def _start(site: web.BaseSite) -> None:
+async def _start(site: web.BaseSite, stall_s: float = 0.0) -> None:
     """Listen; the kernel holds `WAITING` connections, also where asyncio would have it hold only those of a turn."""
     await site.start()
     assert isinstance(site._server, asyncio.Server)
     for each in site._server.sockets:
         with socket.fromfd(each.fileno(), each.family, each.type) as listening:
             listening.listen(WAITING)
+            if stall_s and hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+                # Accepted sockets have it, too. The kernel alone sees how far an answer has come, sendfile's included.
+                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, math.ceil(1000 * stall_s))
 
 
 async def close(runners: Sequence[web.AppRunner], within_s: float) -> None:
@@ -131,9 +163,11 @@ async def listen(runner: web.AppRunner, host: str, port: int, context: ssl.SSLCo
     Raises:
         ConfigError: The address is taken or is none of this machine; `name` is that of its section in the config.
     """
-    site = web.TCPSite(runner, host, port, ssl_context=context, backlog=_accepted_at_once())
+    assert isinstance(runner.server, _Server)
+    runner.server.context = context
+    site = web.TCPSite(runner, host, port, backlog=_accepted_at_once())
     try:
-        await _start(site)
+        await _start(site, runner.server.stall_s)
     except OSError as error:
         # asyncio's text repeats the address; it gives no number where it has left out all that are not this machine's.
         if isinstance(error, socket.gaierror):

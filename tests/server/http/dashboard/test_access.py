@@ -77,6 +77,7 @@ FOREIGN: list[dict[str, str]] = [
     {"Sec-Fetch-Site": "none"},
     {"Origin": "null"},
     {"Origin": "https://elsewhere.example"},
+    {"Origin": "https://["},
     {"Sec-Fetch-Site": "same-origin", "Origin": "https://elsewhere.example"},
 ]
 

@@ -11,6 +11,7 @@ from fedlens_export.signing import new_key
 from fedlens_proto.v1 import admin_pb2
 from fedlens_server.http.dashboard.actions import SUBJECTS
 from fedlens_server.http.dashboard.pages import ROOT
+from fedlens_server.init import initialise
 from tests.server.bundles import tiny_bundle
 from tests.server.http.dashboard.visitors import FORM, Visitor, logged_in, text_of
 from tests.server.http.running import READ_TOKEN, Client, Server, until, update
@@ -339,6 +340,18 @@ async def test_a_new_token_is_shown_once_with_link_and_qr_code_and_lets_a_client
     assert (await operator.post("/tokens/new", **form)).status == 409
 
 
+async def test_a_link_that_is_too_long_for_a_qr_code_is_shown_without_one(server: Server, tmp_path: Path) -> None:
+    initialise(tmp_path / "tls")
+    ca = 10 * (tmp_path / "tls" / "server.pem").read_text()
+    operator = await logged_in(server)
+
+    made = await operator.post("/tokens/new", name="phones", role="trainer", server="https://a.example", ca=ca)
+
+    page = made.body.decode()
+    assert made.status == 200 and 'id="secret">' in page
+    assert "https://a.example/join#token=" in page and 'class="qr"' not in page
+
+
 @pytest.mark.parametrize(
     ("form", "told"),
     [
@@ -347,6 +360,7 @@ async def test_a_new_token_is_shown_once_with_link_and_qr_code_and_lets_a_client
         ({"name": "x", "role": "trainer", "uses": "-1"}, "uses: found"),
         ({"name": "x", "role": "trainer", "days": "1e9"}, "days: found"),
         ({"name": "x", "role": "trainer", "server": "http://plain.example"}, "server: found"),
+        ({"name": "x", "role": "trainer", "server": "https://a.example:99999"}, "Port out of range 0-65535"),
         (
             {"name": "x", "role": "trainer", "server": "https://a.example", "ca": "no PEM"},
             "ca: it holds no certificate",
