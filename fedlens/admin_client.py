@@ -61,7 +61,11 @@ class Profile:
             if not isinstance(value, str) or not value:
                 raise AdminError(f"{path}: {key}: found {value!r}, must be a text that is not empty")
         url = raw.get("url")
-        parts = urlsplit(url or "")
+        try:
+            parts = urlsplit(url or "")
+            _ = parts.port  # an error where it is no number, or above 65535
+        except ValueError:
+            parts = urlsplit("")  # refused below
         is_network = parts.scheme in ("http", "https") and parts.hostname
         is_socket = parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/")
         if url is None or not (is_network or is_socket):
@@ -111,17 +115,13 @@ class AdminClient:
         """A task, by name or id, with its rounds."""
         return self._call(admin_pb2.ShowTaskResponse, "GET", _task_path(task))
 
-    def stop(self, task: str) -> admin_pb2.Task:
-        """End a task; its model stays."""
-        return self._call(admin_pb2.Task, "POST", _task_path(task, "/stop"))
-
     def delete(self, task: str) -> None:
         """Delete a task that has ended."""
         with self._request("DELETE", _task_path(task), b""):
             pass
 
     def control(self, task: str, action: str) -> admin_pb2.Task:
-        """Have a task `pause` or `resume`, or end its open round now: `deadline`."""
+        """Have a task `pause`, `resume` or `stop`, or end its open round now: `deadline`."""
         return self._call(admin_pb2.Task, "POST", _task_path(task, f"/{action}"))
 
     def change(self, task: str, settings_json: str) -> admin_pb2.Task:
@@ -219,13 +219,17 @@ class AdminClient:
         """Write a blob to `out` and check its digest.
 
         Raises:
-            AdminError: As `create_task`; or the blob arrived damaged, and `out` holds a part of it.
+            AdminError: As `create_task`; or `out` cannot be written; or the blob arrived damaged, and `out` holds a
+                part of it.
         """
         seen = sha256()
         with self._request("GET", f"/v1/admin/blobs/{digest.hex()}") as answer:
             while chunk := answer.read(_CHUNK_BYTES):
                 seen.update(chunk)
-                out.write(chunk)
+                try:
+                    out.write(chunk)
+                except OSError as error:  # else it would be told as one of the connection
+                    raise AdminError(f"the blob cannot be written: {error.strerror or error}") from error
         if seen.digest() != digest:
             raise AdminError(f"blob {digest.hex()} arrived damaged or cut short; try again")
 
@@ -312,6 +316,8 @@ class AdminClient:
             context = ssl.create_default_context(cafile=self._profile.ca)
         except ssl.SSLError as error:
             raise AdminError(f"{self._profile.ca} is no certificate (PEM)") from error
+        except OSError as error:
+            raise AdminError(f"{self._profile.ca}: cannot be read: {error.strerror}") from error
         return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
 
 

@@ -57,11 +57,15 @@ def new_key(name: Path) -> Publisher:
     for file in files:
         if file.exists():
             raise NotSigned(f"{file} is there already; a key is never replaced: choose another name")
+    written: list[Path] = []
     try:
         for file, (content, mode) in files.items():
             with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
+                written.append(file)
                 stream.write(content)
     except OSError as error:
+        for file in written:
+            file.unlink()
         raise NotSigned(f"the key cannot be written: {error}") from error
     return Publisher.of_pem(public)
 

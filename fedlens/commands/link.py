@@ -70,11 +70,22 @@ def link_of(
 
 
 def drawn(text: str) -> str:
-    """A QR code as lines of block characters."""
+    """A link's QR code as lines of block characters.
+
+    Raises:
+        FedlensError: The link is too long for one.
+    """
     import io
 
     import segno
 
+    from fedlens.errors import FedlensError
+
     lines = io.StringIO()
-    segno.make(text, error="l", micro=False).terminal(lines, compact=True, border=2)
+    try:
+        segno.make(text, error="l", micro=False).terminal(lines, compact=True, border=2)
+    except segno.DataOverflowError as error:
+        raise FedlensError(
+            f"the link has {len(text):,} characters; a QR code holds 2,953: leave --qr out, or give fewer certificates"
+        ) from error
     return lines.getvalue()

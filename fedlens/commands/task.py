@@ -186,7 +186,7 @@ def show(
 def stop(task: TaskName, admin: Admin = None, as_json: AsJson = False) -> None:
     """End a task now; its last model stays."""
     with reported_admin():
-        _print_tasks([admin_client(admin).stop(task)], as_json, one=True)
+        _print_tasks([admin_client(admin).control(task, "stop")], as_json, one=True)
 
 
 @task_app.command()
@@ -200,7 +200,7 @@ def delete(
     with reported_admin():
         client = admin_client(admin)
         if stop_first:
-            client.stop(task)
+            client.control(task, "stop")
         client.delete(task)
         if as_json:
             print_json({"deleted": task})

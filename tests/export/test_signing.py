@@ -1,5 +1,6 @@
 """Keys of publishers, and what they say of bundles."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,23 @@ def test_a_key_replaces_nothing(tmp_path: Path, there: str) -> None:
     with pytest.raises(NotSigned, match=f"{there} is there already"):
         signing.new_key(tmp_path / "ann")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(there, "mine")]
+
+
+def test_a_key_for_which_there_is_no_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opens = os.open
+
+    def full(path: Path, flags: int, mode: int = 0o777) -> int:
+        descriptor = opens(path, flags, mode)
+        if str(path).endswith(".key"):
+            with Path("/dev/full").open("wb") as device:
+                os.dup2(device.fileno(), descriptor)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(NotSigned, match=r"the key cannot be written: .*No space left on device"):
+        signing.new_key(tmp_path / "ann")
+
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_no_private_key_is_refused(tmp_path: Path) -> None:

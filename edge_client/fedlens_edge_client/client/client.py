@@ -199,9 +199,6 @@ class EdgeClient:
     async def run_once(self) -> Outcome:
         """Deliver the result in the outbox; if there is none, take part in one round.
 
-        Returns:
-            The outcome of the round.
-
         Raises:
             As `run`.
         """
@@ -256,9 +253,14 @@ class EdgeClient:
         Data aggregated into a model stays in it. The identity can never enrol again.
 
         Returns:
-            Whether an update is part of a running aggregation and cannot be withdrawn.
+            Whether an update is part of a running aggregation and cannot be withdrawn; False if the client is unknown.
         """
-        response = await self._transport.forget()
+        try:
+            response = await self._transport.forget()
+        except Refused as refusal:
+            if refusal.code != "unauthorised":  # which it says also after a deletion whose answer was lost
+                raise
+            response = enrolment_pb2.ForgetResponse()
         await self._disk.run(self._state.erase)
         self._role, self._models = None, CurrentModels()
         return response.aggregating
@@ -317,8 +319,7 @@ class EdgeClient:
     async def _next_outcome(self) -> Outcome:
         await self._enrol()
         if self._may_have_result:
-            waiting = await self._delivery.waiting()
-            if waiting is not None:
+            if (waiting := await self._delivery.waiting()) is not None:
                 return await self._deliver(waiting)
             self._may_have_result = False
         await self._pauses.go_on()
@@ -328,8 +329,7 @@ class EdgeClient:
             kind = response.WhichOneof("result")
             if kind == "assignment":
                 self._models.take(response.assignment)
-                outcome = await self._take_part(response.assignment)
-                if outcome is not None:
+                if (outcome := await self._take_part(response.assignment)) is not None:
                     return outcome
             elif kind == "wait":
                 self._models = CurrentModels(response.wait.models)

@@ -7,6 +7,7 @@ dropped if the server refuses the result.
 import sqlite3
 from collections.abc import Mapping
 
+from fedlens_edge_client.errors import StateError
 from fedlens_edge_client.storage.state_folder import StateFolder
 from fedlens_edge_client.storage.tensor_files import EncodedTensors, TensorFiles
 from fedlens_proto.blob import Blob
@@ -22,6 +23,13 @@ class ClientState:
 
     def current(self, task: int, name: str) -> Blob | None:
         """The current tensors under this name, float32 or int64; None if there are none yet."""
+        try:
+            return self._current(task, name)
+        except StateError:
+            # A delivery in another thread may have made newer state current meanwhile, and deleted the file.
+            return self._current(task, name)
+
+    def _current(self, task: int, name: str) -> Blob | None:
         rows = self._folder.select(
             "SELECT blob_sha256, blob FROM client_state WHERE task = ? AND name = ? AND is_current "
             "ORDER BY round DESC LIMIT 1",

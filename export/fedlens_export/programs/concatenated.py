@@ -34,13 +34,13 @@ def extract(network: Network, batch: int) -> ProgramSource:
         arguments = Arguments(inputs, given)
         return (_before_classifier(network, arguments.named(pb.SLOT_KIND_EXTRACTOR), arguments.one(rows.kind)),)
 
-    output = float_slot(pb.SLOT_KIND_FEATURES, (batch, _classifier(network).in_features))
+    output = float_slot(pb.SLOT_KIND_FEATURES, (batch, network.classifier.in_features))
     return ProgramSource("extract", inputs, (output,), function)
 
 
 def classifier(network: Network, extractors: int, seed: int) -> Network:
     """A new classifier for the outputs of `extractors` extractors, with weights drawn from `seed`."""
-    old = _classifier(network)
+    old = network.classifier
     width = extractors * old.in_features
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -56,7 +56,7 @@ def _before_classifier(network: Network, tensors: Tensors, rows: Tensor) -> Tens
     def stop(_layer: nn.Module, given: tuple[Tensor, ...]) -> None:
         raise _Reached(given[0])
 
-    hook = _classifier(network).register_forward_pre_hook(stop)
+    hook = network.classifier.register_forward_pre_hook(stop)
     try:
         network(tensors, {}, rows, training=False)
     except _Reached as reached:
@@ -68,7 +68,7 @@ def _before_classifier(network: Network, tensors: Tensors, rows: Tensor) -> Tens
 
 
 def _check(network: Network) -> None:
-    layer, extractor = _classifier(network), _extractor(network)
+    layer, extractor = network.classifier, _extractor(network)
     if not extractor:
         raise NotExportable(
             "the model is a classifier alone, so there is no extractor to concatenate; take head `hidden`"
@@ -79,10 +79,6 @@ def _check(network: Network) -> None:
         logits, _ = network(network.weights, network.buffers, rows, training=False)
     if features.ndim != 2 or not torch.equal(logits, linear(features, layer.weight, layer.bias)):
         raise NotExportable("the model's last operation is not its last FC layer, so it cannot be concatenated")
-
-
-def _classifier(network: Network) -> nn.Linear:
-    return [module for module in network.module.modules() if isinstance(module, nn.Linear)][-1]
 
 
 def _extractor(network: Network) -> Tensors:

@@ -1,6 +1,5 @@
 """`fedlens client list | show | ban | unban`: an operator's view of the clients of a server."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -131,10 +130,7 @@ def _tell(what: str, kind: str, name: str, count: int, as_json: bool) -> None:
 
 
 def _values(client: Any) -> dict[str, Any]:
-    values = message_values(client)
-    words: Iterable[tuple[str, str]] = (("role", "CLIENT_ROLE_"), ("state", "CLIENT_STATE_"))
-    values |= {key: values[key].removeprefix(prefix).lower().replace("_", "-") for key, prefix in words}
-    return values | {"id": client.id.hex()}
+    return message_values(client) | {"id": client.id.hex()}
 
 
 def _row(values: dict[str, Any]) -> list[str]:

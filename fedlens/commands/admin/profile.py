@@ -65,8 +65,12 @@ def readable_time(when: float, form: str = "%Y-%m-%d %H:%M:%SZ") -> str:
 
 
 def message_values(message: Message) -> dict[str, Any]:
-    """A message for `--json`, by the names of its fields, with those that have their default."""
+    """A message for `--json`, by the names of its fields, with those that have their default; enums as words."""
     values = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    for field in message.DESCRIPTOR.fields:
+        if field.enum_type is not None and not field.is_repeated:
+            prefix = field.enum_type.values[0].name.removesuffix("UNSPECIFIED")
+            values[field.name] = values[field.name].removeprefix(prefix).lower().replace("_", "-")
     # Protobuf's JSON writes 64-bit integers as texts.
     large = {field.name for field in message.DESCRIPTOR.fields if field.cpp_type in _LARGE and not field.is_repeated}
     return values | {name: int(values[name]) for name in large & values.keys()}

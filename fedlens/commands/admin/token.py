@@ -47,7 +47,10 @@ def new(
                 "--qr, --ca and --publisher say how phones join; name the server's address for phones with --server"
             )
         if server is not None:
-            link_of(server, "any", ca, publisher or ())  # what is wrong with it is told before a token is made
+            # What is wrong with the link is told before a token is made; it has as many characters as this one.
+            probe = link_of(server, "x" * 43, ca, publisher or ())
+            if qr:
+                drawn(probe)
         made = admin_client(admin).create_token(
             name,
             getattr(admission_pb2, f"TOKEN_ROLE_{role.upper()}"),
@@ -57,7 +60,7 @@ def new(
         )
         link = None if server is None else link_of(server, made.secret, ca, publisher or ())
         if as_json:
-            print_json(_values(made.token) | {"secret": made.secret, "link": link})
+            print_json(message_values(made.token) | {"secret": made.secret, "link": link})
             return
         typer.echo(made.secret)
         if link is not None:
@@ -73,7 +76,7 @@ def list_tokens(admin: Admin = None, as_json: AsJson = False) -> None:
     with reported_admin():
         from fedlens.reports.tables import print_table
 
-        found = [_values(token) for token in admin_client(admin).tokens()]
+        found = [message_values(token) for token in admin_client(admin).tokens()]
         if as_json:
             print_json(found)
             return
@@ -89,12 +92,6 @@ def revoke(name: TokenName, admin: Admin = None, as_json: AsJson = False) -> Non
             print_json({"revoked": name})
         else:
             typer.echo(f"revoked token {name!r}")
-
-
-def _values(token: Any) -> dict[str, Any]:
-    values = message_values(token)
-    values["role"] = values["role"].removeprefix("TOKEN_ROLE_").lower()
-    return values
 
 
 def _row(values: dict[str, Any]) -> list[str]:

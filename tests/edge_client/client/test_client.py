@@ -521,6 +521,30 @@ async def test_forgetting_deletes_the_identity_on_both_sides(federation: Federat
             assert client.client_id != before
 
 
+async def test_a_deletion_whose_answer_is_lost_deletes_the_identity_here_too(federation: Federation) -> None:
+    async def cut(request: web.Request) -> web.StreamResponse:
+        server.enrolled.clear()
+        return await hang_up(request)
+
+    async with federation.joined() as (server, client):
+        await client.run_once()
+        server.troubles.append(("self", cut))
+        assert await client.forget() is False
+
+    assert server.calls["self"] == 2
+    assert not (federation.state / "secret").exists()
+
+
+async def test_a_revoked_client_is_not_forgotten_and_keeps_its_identity(federation: Federation) -> None:
+    async with federation.joined() as (server, client):
+        await client.run_once()
+        server.troubles.append(("self", answering(lambda: refusal(403, "forbidden", "revoked by the operator"))))
+        with pytest.raises(Refused, match="revoked by the operator"):
+            await client.forget()
+
+    assert (federation.state / "secret").exists()
+
+
 class StartedByHand(ThreadPoolExecutor):
     """Says when work begins, and lets it begin only then."""
 

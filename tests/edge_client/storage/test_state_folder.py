@@ -16,6 +16,7 @@ from fedlens_edge_client.storage.client_state import ClientState
 from fedlens_edge_client.storage.outbox import Outbox, Result
 from fedlens_edge_client.storage.state_folder import SCHEMA_VERSION, StateFolder
 from fedlens_edge_client.storage.tensor_files import EncodedTensors, TensorFiles
+from fedlens_proto.blob import Blob
 from fedlens_proto.v1 import assignment_pb2, blob_pb2, update_pb2
 
 SERVER = "https://fl.example.org"
@@ -214,6 +215,22 @@ def test_a_refused_result_leaves_the_client_state_before_it_current_in_all_its_s
     }
     assert stores.client_state.current(2, "mine") is None
     assert len(list((tmp_path / "state" / "tensors").iterdir())) == 1
+
+
+def test_state_that_a_delivery_replaces_while_it_is_read_is_read_as_the_newer_one(
+    stores: Stores, state: StateFolder
+) -> None:
+    class Between(TensorFiles):
+        def open(self, digest: bytes, inline: bytes | None) -> Blob:
+            while results:
+                stores.outbox.delivered(results.pop())
+            return super().open(digest, inline)
+
+    stores.outbox.delivered(stores.put(1, 1, {"mine": stores.store(1)}))
+    results = [stores.put(1, 2, {"mine": stores.store(2)})]
+    current = ClientState(state, Between(state.folder / "tensors")).current(1, "mine")
+
+    assert current is not None and current["w"][0] == 2
 
 
 def test_stored_tensors_that_are_gone_are_named(stores: Stores) -> None:

@@ -39,6 +39,16 @@ def test_a_link_carries_every_certificate_of_the_ca(tmp_path: Path, token_file: 
     assert carried == [ssl.PEM_cert_to_DER_cert(pem) for pem in authorities]
 
 
+def test_a_link_that_no_qr_code_holds_is_refused(tmp_path: Path, token_file: Path) -> None:
+    (tmp_path / "ca.pem").write_bytes(b"".join(trustme.CA().cert_pem.bytes() for _ in range(9)))
+    arguments = ("link", "--server", "https://a.org", "--token-file", token_file, "--ca", tmp_path / "ca.pem")
+
+    drawn = fedlens(*arguments, "--qr")
+
+    size = len(fedlens(*arguments).stdout.strip())
+    assert f"the link has {size:,} characters; a QR code holds 2,953: leave --qr out" in error_text(drawn)
+
+
 def test_a_link_carries_every_publisher_that_is_given(tmp_path: Path, token_file: Path) -> None:
     publishers = [new_key(tmp_path / name) for name in ("one", "next")]
     keys = [part for name in ("one", "next") for part in ("--publisher", tmp_path / f"{name}.pub")]

@@ -433,6 +433,9 @@ async def test_an_answer_that_is_cut_short_or_no_http_is_told_in_a_sentence(tmp_
         ("url = 3\n", "admin.toml: url: found 3, must be a text"),
         ("", "admin.toml: url: found None, must be such as https://127.0.0.1:8444"),
         ('url = "ftp://x"\n', "admin.toml: url: found 'ftp://x'"),
+        ('url = "https://[::1"\n', "admin.toml: url: found 'https://[::1', must be such as"),
+        ('url = "https://127.0.0.1:x"\n', "admin.toml: url: found 'https://127.0.0.1:x', must be such as"),
+        ('url = "https://127.0.0.1:99999"\n', "admin.toml: url: found 'https://127.0.0.1:99999', must be such as"),
         (
             'url = "unix:admin.sock"\n',
             "url: found 'unix:admin.sock', must be such as https://127.0.0.1:8444 or unix:/run/fedlens/operators.sock",

@@ -56,6 +56,16 @@ async def test_with_the_servers_address_a_link_is_printed_and_drawn(tmp_path: Pa
     assert parse_qs(urlsplit(told["link"]).fragment)["token"] == [told["secret"]]
 
 
+async def test_a_link_that_no_qr_code_holds_is_refused_before_a_token_is_made(tmp_path: Path, operate: Command) -> None:
+    (tmp_path / "ca.pem").write_bytes(b"".join(trustme.CA().cert_pem.bytes() for _ in range(9)))
+    place = ("--server", "https://fl.example.org", "--ca", tmp_path / "ca.pem")
+
+    refused = await operate("token", "new", "phones", "--role", "trainer", *place, "--qr")
+
+    assert "a QR code holds 2,953" in error_text(refused)
+    assert "phones" not in (await operate("token", "list")).stdout
+
+
 async def test_operators_with_tokens_of_their_own_are_known_by_name(operate: Command) -> None:
     ann = (await operate("token", "new", "ann", "--role", "operate", "--expires", "30d")).stdout.strip()
 

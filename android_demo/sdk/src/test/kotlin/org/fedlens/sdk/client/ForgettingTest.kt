@@ -115,6 +115,19 @@ class ForgettingTest {
     }
 
     @Test
+    fun `a client that the server knows no more, as after a lost response, is forgotten here`() {
+        val run = clientOf(FakeServer())
+        run.client().use { client ->
+            runBlocking { client.runOnce() }
+            val before = client.clientId
+            run.server.enrolled.clear()
+            assertFalse(runBlocking { client.forget() })
+            assertFalse(before.contentEquals(client.clientId))
+        }
+        assertEquals(1, run.server.count("forget"))
+    }
+
+    @Test
     fun `a revoked client is not forgotten, but can be erased here`() {
         val run = clientOf(FakeServer(rounds = 2))
         run.client().use { client ->
