@@ -120,7 +120,7 @@ SUBJECTS: Mapping[str, Subjects] = {
                 act=lambda federation, task, value, by: rollback.roll_back(federation, task, _round(value), by),
                 asks="The round to go back to",
                 choices=_kept_rounds,
-                applies=lambda task: not task.ended and bool(task.copies) and not task.values.clients,
+                applies=lambda task: not (task.ended or task.suspended or task.values.clients) and bool(task.copies),
                 is_grave=True,
             ),
             "release": Action(
