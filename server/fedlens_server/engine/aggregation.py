@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from fedlens_proto import plans, wire
 from fedlens_proto.v1 import admin_pb2
-from fedlens_server.engine import evaluation, method_calls, rounds
+from fedlens_server.engine import evaluation, method_calls, rounds, vetting
 from fedlens_server.engine.arrivals import participation
 from fedlens_server.engine.cohorts.endings import Outcome
 from fedlens_server.engine.cohorts.members import Member, Round, RoundKey
@@ -25,6 +25,7 @@ from fedlens_server.engine.view import Federation
 from fedlens_server.errors import StorageFull, Unavailable
 from fedlens_server.planning.local_plans import WEIGHTS
 from fedlens_server.planning.method import GLOBAL, BadState, NothingToAggregate, State, TensorSet, Update
+from fedlens_server.planning.task_settings import TaskSettings
 from fedlens_server.rules import robust
 from fedlens_server.rules.krum import krum
 from fedlens_server.rules.middle import middle_update
@@ -114,10 +115,10 @@ def _aggregate(federation: Federation, task: Task, current: Round, open_blobs: E
     """The new state, or the reason for which the round is abandoned; and what rules did."""
     if current.fault:
         return Outcome(None, current.fault, {})
-    everything = _updates(federation, task, current)
+    settings, excluded = task.settings, dict[bytes, str]()  # read once: an operator may change them meanwhile
+    everything = _updates(federation, task, current, settings)
     updates = [update for update in everything if current.members[update.client].phase == current.phase]
     late = [update for update in everything if current.members[update.client].phase != current.phase]
-    settings, excluded = task.settings, dict[bytes, str]()
     came = len(updates)
     if settings.exclude:
         updates, excluded = robust.exclude(updates)
@@ -138,7 +139,7 @@ def _aggregate(federation: Federation, task: Task, current: Round, open_blobs: E
         before, admit = method_state.given(task.values), task.method.admit
         if admit is not None and late:
             before = checked(lambda: admit(phase, before, _opened(late, open_blobs), tools))
-        ruled, bounds = checked(lambda: _ruled(task, current, _opened(updates, open_blobs)))
+        ruled, bounds = checked(lambda: _ruled(task, current, settings, _opened(updates, open_blobs)))
         new = checked(lambda: task.method.aggregate(phase, before, ruled, tools))
         following = task.phase_of(task.committed + 1)
         begins = current.phase < following < task.method_phases
@@ -177,9 +178,11 @@ def _need_same_model(old: State, new: PreparedState) -> None:
             raise BadState(f"shared[{GLOBAL!r}]: found {has} for tensor {name!r}, must be {had}, as before the round")
 
 
-def _ruled(task: Task, current: Round, updates: list[Update]) -> tuple[list[Update], Bounds | None]:
+def _ruled(
+    task: Task, current: Round, settings: TaskSettings, updates: list[Update]
+) -> tuple[list[Update], Bounds | None]:
     """The updates as the method sees them, and the median norms for a later round."""
-    settings, bounds = task.settings, task.bounds_of(current.phase)
+    bounds = task.bounds_of(current.phase)
     if settings.krum is not None:
         updates = krum(updates, settings.krum)
     if settings.clip:
@@ -197,7 +200,7 @@ def _ruled(task: Task, current: Round, updates: list[Update]) -> tuple[list[Upda
     return updates, bounds
 
 
-def _updates(federation: Federation, task: Task, current: Round) -> list[Update]:
+def _updates(federation: Federation, task: Task, current: Round, settings: TaskSettings) -> list[Update]:
     bases = [{upload.name: upload.base for upload in phase.plan.uploads} for phase in task.phases]
     starts = cache(partial(_starts, task))
     stored = cache(federation.store.tensors)  # each set is shared by the updates of all to whom it was sent
@@ -205,10 +208,15 @@ def _updates(federation: Federation, task: Task, current: Round) -> list[Update]
     def update(client: bytes, member: Member) -> Update:
         sent = {item.name: stored(item.sha256) for item in member.sets}
         values: dict[str, TensorSet] = {}
+        norms, uploads = member.norms, list[StoredTensors]()
         for name, digest in member.blobs.items():
-            found = federation.store.tensors(digest)
+            uploads.append(found := federation.store.tensors(digest))
             base = bases[member.phase][name]
             values[name] = RestoredTensors(sent[base], found) if base else found
+        if norms is None and settings.looks_at_norms:  # no rule was on when it came
+            plan, bundle = task.phases[member.phase].plan, task.bundle(member.bundle)
+            computed = vetting.upload_norms(federation.store, plan, bundle, member.sets, uploads)
+            norms = vetting.norms_for_rules(list(values), computed)
         return Update(
             client=client,
             num_examples=member.num_examples,
@@ -217,8 +225,8 @@ def _updates(federation: Federation, task: Task, current: Round) -> list[Update]
             evaluations=evaluation.OfMember(federation.store, current.key, client),
             class_counts=member.class_counts,
             label_distribution=member.label_distribution,
-            norms=member.norms,
-            bases={} if member.norms is None else starts(member.phase, member.bundle, member.norms.nearest),
+            norms=norms,
+            bases={} if norms is None else starts(member.phase, member.bundle, norms.nearest),
         )
 
     return [

@@ -21,12 +21,13 @@ from fedlens_server.errors import (
     Forbidden,
     Malformed,
     RoundClosed,
+    Unavailable,
     Unknown,
     UpdateDiffers,
     UpdateInvalid,
 )
 from fedlens_server.planning.method import Norms
-from fedlens_server.store import PendingBlob, Transaction, schema
+from fedlens_server.store import PendingBlob, StoredTensors, Transaction, schema
 
 MAX_DETAIL = 1000
 _members = schema.members.c
@@ -165,6 +166,7 @@ def accept(federation: Federation, membership: Membership, received: ReceivedUpd
         UpdateDiffers: The member has reported with other bytes.
         UpdateInvalid: Header or norm are not acceptable; the member is now quarantined.
         StorageFull: Nothing was stored.
+        Unavailable: A limit of norms was set meanwhile.
     """
     member, blobs = membership.member, received.blobs
     settings = membership.task.settings
@@ -172,9 +174,10 @@ def accept(federation: Federation, membership: Membership, received: ReceivedUpd
     can_report = membership.is_open and member.state == admin_pb2.MEMBER_STATE_PENDING
     if not blobs or not needed or not can_report:
         return _store(federation, membership, received, ())
-    given = federation.store, membership.local_plan, membership.bundle, member.sets, blobs
-    if all(blob.raw is not None for blob in blobs):
-        # Computed in less time than it takes to hand it to another thread.
+    uploads = [StoredTensors.of_pending(blob) for blob in blobs]
+    given = federation.store, membership.local_plan, membership.bundle, member.sets, uploads
+    if federation.store.address.is_here and all(blob.raw is not None for blob in blobs):
+        # Computed in less time than it takes to hand it to another thread; from elsewhere downloads may come slowly.
         return _store(federation, membership, received, vetting.upload_norms(*given))
     computing = federation.norms.submit(vetting.upload_norms, *given)
     return _then(computing, lambda norms: _store(federation, membership, received, norms))
@@ -197,6 +200,8 @@ def _store(
         raise _differs(membership.number)
     membership.require_open()
     header, blobs = received.header, received.blobs
+    if blobs and not norms and membership.task.settings.max_update_norm is not None:
+        raise Unavailable("the task's settings were changed while this update was on its way; send it again")
     fault = vetting.update_fault(membership.task, membership.member.phase, membership.bundle, header, norms)
     if fault is not None:
         transaction.refuse(UpdateInvalid(fault))

@@ -12,7 +12,7 @@ from fedlens_server.engine.task import Task, TaskBundle
 from fedlens_server.planning.local_plans import WEIGHTS
 from fedlens_server.planning.method import Norms, TensorSet, span
 from fedlens_server.planning.task_settings import MAX_COUNT
-from fedlens_server.store import PendingBlob, RestoredTensors, Store, StoredTensors
+from fedlens_server.store import RestoredTensors, Store, StoredTensors
 from fedlens_server.store.columns import BlobSets
 
 # Noise of an epsilon above 1e-7 stays below it. Distances to larger shares drown those between all others; from 1e154
@@ -66,7 +66,7 @@ def upload_norms(
     local_plan: assignment_pb2.LocalPlan,
     bundle: TaskBundle,
     sets: BlobSets,
-    blobs: Sequence[PendingBlob],
+    uploads: Sequence[StoredTensors],
 ) -> tuple[Norms, ...]:
     """The norms of each upload, in float64.
 
@@ -75,15 +75,14 @@ def upload_norms(
         local_plan: Of the client's phase.
         bundle: The client's.
         sets: The client's downloads.
-        blobs: The uploads, in the plan's order.
+        uploads: In the plan's order.
 
     Returns:
         Infinity for an upload that is a difference and with its base gives an infinity.
     """
     downloads = {item.name: store.tensors(item.sha256) for item in sets}
     norms = []
-    for upload, blob in zip(local_plan.uploads, blobs, strict=False):
-        sent = StoredTensors.of_pending(blob)
+    for upload, sent in zip(local_plan.uploads, uploads, strict=False):
         uploaded = RestoredTensors(downloads[upload.base], sent) if upload.base else sent
         floats = [spec for spec in sent.layout.specs if spec.dtype != blob_pb2.DTYPE_INT64]
         if upload.name != WEIGHTS:

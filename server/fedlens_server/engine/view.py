@@ -24,6 +24,7 @@ from fedlens_server.engine.operators.access import Operator, TokenGrant
 from fedlens_server.engine.task import Task
 from fedlens_server.errors import Forbidden, Unauthorised, Unavailable, Unknown
 from fedlens_server.store import Store, Transaction
+from fedlens_server.store.objects import AT_A_TIME
 from fedlens_server.telemetry import events
 from fedlens_server.telemetry.events import Event
 from fedlens_server.telemetry.timings import Timings
@@ -66,6 +67,7 @@ class Federation:
         self.counting = threading.Lock()  # of bytes sent and aggregations
         self.backing_up = threading.Lock()  # held while a backup is made
         self.norms = ThreadPoolExecutor(1, thread_name_prefix="fedlens-norm")
+        self.storing = ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="fedlens-storing")
         self.presence = StoredPresence()
         self.answers = Answers()
         self.member_events: Counter[tuple[int, str]] = Counter()  # by task, since the start of the server
@@ -79,6 +81,7 @@ class Federation:
 
     def close(self) -> None:
         """Finish the norms that are being computed; call it before the store's `close`."""
+        self.storing.shutdown(wait=False, cancel_futures=True)
         self.norms.shutdown()
 
     def authenticate(self, client: bytes) -> Client:

@@ -1,6 +1,7 @@
 """Rules that keep a few bad updates from steering a round: `exclude`, `clip` and `cap`.
 
-    change    what a client uploaded minus what it was sent, decoded; its norms are computed when it arrives
+    change    what a client uploaded minus what it was sent, decoded; its norms are computed when it arrives, or
+              with the round's aggregation if no rule was on then
     median    over the updates of clients that trained on photos
 
 `exclude` leaves out whose change is far above the median, `clip` makes each change at most as large as the median one,

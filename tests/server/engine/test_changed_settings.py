@@ -5,16 +5,20 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 from sqlalchemy import update
 
 from fedlens_proto.v1 import admin_pb2
+from fedlens_server.engine import updates
 from fedlens_server.engine.arrivals import participation
+from fedlens_server.errors import Unavailable, UpdateInvalid
 from fedlens_server.store import schema
 from tests.server.bundles import tiny_bundle
 from tests.server.engine.arrivals import Arrivals
+from tests.server.engine.test_between_threads import before
 from tests.server.engine.test_control import change
-from tests.server.fakes import ALICE, BOB, CAROL, DAVE, SEED, Bench
+from tests.server.fakes import ALICE, BOB, CAROL, DAVE, EVE, SEED, Bench
 
 DRAWN = {"method": "fedavg", "rounds": 3, "population": 2, "cohort": "all", "seed": SEED}
 
@@ -190,3 +194,37 @@ def test_a_drawn_member_gets_no_place_in_another_task(server: Arrivals) -> None:
 
     assert server.check_in(member, task=2).HasField("wait")
     assert server.check_in(member).assignment.task == drawn.id
+
+
+@pytest.mark.parametrize("rule", ["exclude", "clip"])
+def test_a_rule_that_comes_while_a_round_is_open_looks_at_the_updates_that_are_stored(
+    server: Arrivals, rule: str
+) -> None:
+    server.enrol([EVE])
+    server.take(goal=5, exclude=False, clip=False, cap=False)
+    start = np.array(server.model()["fc.bias"])
+    for client in (ALICE, BOB, CAROL, DAVE, EVE):
+        assert server.has_place(client)
+    for client in (ALICE, BOB, CAROL, DAVE):
+        server.report(client, 1.0)
+    server.report(EVE, 1000.0)
+
+    change(server, **{rule: True})
+    server.reopen()
+    server.advance()
+
+    # Eve's change is left out, or made as large as the others'.
+    np.testing.assert_allclose(server.model()["fc.bias"], start + 1.0, rtol=1e-5)
+    assert server.state(EVE) == ("excluded" if rule == "exclude" else "reported")
+
+
+def test_an_update_on_its_way_when_a_limit_of_norms_is_set_is_sent_again_and_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Bench(tmp_path / "limited").start()) as bench:
+        before(monkeypatch, updates, "_store", lambda: change(bench, max_update_norm=0.5))
+
+        with pytest.raises(Unavailable, match="settings were changed while this update was on its way"):
+            bench.report(ALICE, 1.0)
+        with pytest.raises(UpdateInvalid, match=r"at most 0\.5 is allowed"):
+            bench.report(ALICE, 1.0)

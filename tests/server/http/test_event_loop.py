@@ -1,7 +1,9 @@
 """Numbers and files are other threads' work: the event loop only carries messages."""
 
+import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -9,10 +11,11 @@ from typing import Any
 import pytest
 
 from fedlens_proto.blob import Checker
+from fedlens_server.engine import updates, vetting
 from fedlens_server.methods import fedavg
-from fedlens_server.store import IncomingBlob, Store
+from fedlens_server.store import IncomingBlob, PendingBlob, StateAddress, Store
 from tests.server.bundles import tiny_bundle
-from tests.server.http.running import running, trained, update
+from tests.server.http.running import running, trained, until, update
 
 FEATURES = 200_000  # blobs of 1.6 MB, which are files
 
@@ -53,6 +56,49 @@ async def test_checking_storing_and_averaging_leave_the_event_loop(
 
     assert {f"{owner.__name__}.{name}" for owner, name in watched} <= witness.ran
     assert witness.on_the_loop == set()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_norms_and_ended_rounds_are_looked_up_off_the_event_loop_where_the_state_is_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
+) -> None:
+    async with running(tmp_path) as server:
+        client, assignment = await server.member(rounds=1, max_update_norm=1e9)
+        monkeypatch.setattr(StateAddress, "is_here", not elsewhere)
+        witness = Witness(monkeypatch)
+        witness.watch(vetting, "upload_norms")
+        assert (await client.upload(assignment)).status == 200
+        assert (await client.check_in(hold_ms=10_000)).WhichOneof("result") == "finished"
+        witness.watch(updates, "_ended_membership")
+        assert (await client.upload(assignment)).status == 200
+
+    looked_up = {"fedlens_server.engine.vetting.upload_norms", "fedlens_server.engine.updates._ended_membership"}
+    assert witness.ran == looked_up
+    assert witness.on_the_loop == (set() if elsewhere else looked_up)
+
+
+async def test_objects_that_a_bucket_takes_slowly_keep_nobody_else_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end, finish = threading.Event(), threading.Event(), IncomingBlob.finish
+
+    def slowly(blob: IncomingBlob, digest: bytes | None = None) -> PendingBlob:
+        begun.set()
+        may_end.wait()
+        return finish(blob, digest)
+
+    async with running(tmp_path) as server:
+        client, assignment = await server.member(FEATURES)
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        monkeypatch.setattr(IncomingBlob, "finish", slowly)
+        try:
+            uploading = asyncio.create_task(client.upload(assignment, update(assignment, trained(FEATURES))))
+            await until(begun.is_set)
+            async with asyncio.timeout(20):
+                assert await asyncio.to_thread(lambda: "a thread") == "a thread"
+        finally:
+            may_end.set()
+        assert (await uploading).status == 200
 
 
 async def test_what_operators_ask_is_read_off_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
