@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from functools import cached_property, partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedlens_server.engine import phases, vetting
 from fedlens_server.engine.cohorts import pauses
 from fedlens_server.engine.cohorts.downloads import Downloads, holds
 from fedlens_server.engine.cohorts.members import Round, RoundKey
+from fedlens_server.engine.enrolled import Client
 from fedlens_server.engine.method_calls import MethodFailed, of_method
 from fedlens_server.engine.task import GlobalModel, Task
 from fedlens_server.engine.view import Federation, operation
@@ -51,16 +53,14 @@ def local_plan(task: Task, model: GlobalModel) -> assignment_pb2.LocalPlan:
     return phases.global_evaluation(task.settings, task.phases[model.phase])
 
 
-@operation()
 def accept(
     federation: Federation,
-    transaction: Transaction,
     client: bytes,
     task_id: int,
     number: int,
     header: update_pb2.UpdateHeader,
     body_sha256: bytes,
-) -> update_pb2.Receipt:
+) -> Future[update_pb2.Receipt]:
     """Store an evaluator's result for a committed round. The same body again: the same receipt.
 
     Raises:
@@ -71,17 +71,39 @@ def accept(
         UpdateDiffers: A result with other bytes has been received.
         UpdateInvalid: The sums are not acceptable.
     """
+    _, task = _evaluated(federation, client, task_id)  # what is refused at once keeps no other operation waiting
+    if not 1 <= number < task.next_round:
+        raise Unknown(f"round {number} of task {task_id} is not to be evaluated")
+    return _accept(federation, task_id, client, number, header, body_sha256)
+
+
+def _evaluated(federation: Federation, client: bytes, task_id: int) -> tuple[Client, Task]:
+    """An evaluator, and a task that it can run; errors as in `accept`."""
     known = federation.clients.get(client)
     if known is None or known.profile.revoked or known.role != enrolment_pb2.CLIENT_ROLE_EVALUATOR:
         raise Forbidden("only an enrolled evaluator sends evaluations")
     task = federation.task(task_id)
     if not task.suits(known.profile):
         raise Unknown(f"there is no task {task_id} that this client can run")
+    return known, task
+
+
+@operation(lambda task_id, *_: task_id)
+def _accept(
+    federation: Federation,
+    transaction: Transaction,
+    task_id: int,
+    client: bytes,
+    number: int,
+    header: update_pb2.UpdateHeader,
+    body_sha256: bytes,
+) -> update_pb2.Receipt:
+    known, task = _evaluated(federation, client, task_id)
     receipt = update_pb2.Receipt(body_sha256=body_sha256)
     query = select(_columns.body_sha256).where(
         _columns.task == task_id, _columns.round == number, _columns.client == client
     )
-    for row in transaction.execute(query).all() if number < 1 << 63 else ():
+    for row in transaction.execute(query).all():
         if row.body_sha256 == body_sha256:
             return receipt
         raise UpdateDiffers(f"round {number}: an evaluation with other bytes has been received; that one counts")
@@ -90,7 +112,7 @@ def accept(
     given = (each for each in task.awaited_evaluations(now) if each.round == number and each.awaits(client, now))
     model = next(given, newest)
     if model is None or number != model.round:
-        if newest is not None and 1 <= number < newest.round:
+        if newest is not None and number < newest.round:
             raise RoundClosed(f"round {number} of task {task_id} is not evaluated any more, round {newest.round} is")
         raise Unknown(f"round {number} of task {task_id} is not to be evaluated")
     bundle = task.bundle_for(known.profile, model.phase)
@@ -101,11 +123,30 @@ def accept(
     row_of = {"task": task_id, "round": number, "client": client, "body_sha256": body_sha256}
     transaction.later(_INSERT, {**row_of, "evaluations": to_json(header.evaluations)})
     transaction.after_commit(lambda: model.evaluated_by.add(client))
-    if task.settings.pause_if_accuracy_falls is not None and not model.awaits_others(client, now):
-        earlier = [(found, from_json(text)) for found, text in pauses.evaluations_before(transaction, task, number)]
-        if not task.paused and (reason := pauses.fall(task, number, earlier, header.evaluations)):
-            pauses.write(federation, transaction, task, reason)
+    if model.awaits_others(client, now):
+        transaction.after_commit(lambda: model.undecided.add(client))
+    else:
+        _decide(federation, transaction, task, model, (number, header.evaluations))
     return receipt
+
+
+def decide(federation: Federation, transaction: Transaction, task: Task, following: GlobalModel | None) -> None:
+    """Pause a task whose model became worse and then was replaced, or whose last evaluators never answered in time."""
+    model, now = task.evaluation, federation.clock.elapsed()
+    if model is not None and model.undecided and (model is not following or not model.awaits_any(now)):
+        _decide(federation, transaction, task, model)
+
+
+def _decide(
+    federation: Federation, transaction: Transaction, task: Task, model: GlobalModel, *latest: tuple[int, pauses.Sums]
+) -> None:
+    """Pause a task if a model is worse than earlier ones, by what is stored and the latest evaluation."""
+    transaction.after_commit(model.undecided.clear)
+    if task.settings.pause_if_accuracy_falls is None or task.paused:
+        return
+    stored = [(found, from_json(text)) for found, text in pauses.evaluations_before(transaction, task, model.round)]
+    if reason := pauses.fall(task, model.round, [*stored, *latest]):
+        pauses.write(federation, transaction, task, reason)
 
 
 def to_json(all_sums: Iterable[update_pb2.EvaluationSums]) -> str:

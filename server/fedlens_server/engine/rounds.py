@@ -191,6 +191,7 @@ def end(
     if prepared is not None:
         participation.committed(transaction, task, current)
         model = evaluation.model_after(federation, transaction, task, current, remaining.values, standing.committed)
+    evaluation.decide(federation, transaction, task, model)
     copies = task.copies
     if prepared is not None:
         copies = endings.copy_state(transaction, task, current, remaining.values, remaining.blobs)

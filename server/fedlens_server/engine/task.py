@@ -69,6 +69,7 @@ class GlobalModel:
     sets: BlobSets
     evaluated_by: set[bytes] = field(default_factory=set)  # ids of evaluators
     given_until: dict[bytes, float] = field(default_factory=dict)  # by evaluator, by `Clock.elapsed`
+    undecided: set[bytes] = field(default_factory=set)  # that answered while others were awaited
 
     def awaits(self, evaluator: bytes, now: float) -> bool:
         """Tell whether an evaluator was given this model and may still answer."""

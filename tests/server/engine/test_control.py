@@ -1,7 +1,8 @@
 """Tasks that an operator pauses, resumes, hurries and changes, and tasks that pause themselves."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
 
@@ -10,10 +11,12 @@ import pytest
 from fedlens_proto.v1 import admin_pb2, admission_pb2, enrolment_pb2, update_pb2
 from fedlens_server.engine.operators import control
 from fedlens_server.engine.operators.access import Operator
-from fedlens_server.errors import Malformed, TaskDiffers
+from fedlens_server.errors import Forbidden, Malformed, TaskDiffers, Unknown
+from fedlens_server.store import Transaction
 from tests.server.engine.arrivals import Arrivals
-from tests.server.fakes import ALICE, BOB, CAROL, EVALUATORS, EVE, Bench, evaluation_of
+from tests.server.fakes import ALICE, BOB, CAROL, DAVE, EVALUATORS, EVE, Bench, evaluation_of
 
+Receipt = update_pb2.Receipt
 KIM = Operator(name="kim", role=admission_pb2.TOKEN_ROLE_OPERATE)
 
 
@@ -195,17 +198,26 @@ def test_nothing_of_an_ended_task_can_be_changed(server: Arrivals) -> None:
             act(server)
 
 
-def measure(server: Arrivals, right: int) -> None:
-    """Commit a round, and have Eve find so many of a hundred photos right."""
-    assert server.has_place(ALICE)
-    server.report(ALICE)
-    server.advance()
-    assignment = server.check_in(EVE).assignment
+def finds(server: Arrivals, evaluator: bytes, right: int) -> None:
+    """Have an evaluator find so many of a hundred photos right."""
+    assignment = server.check_in(evaluator).assignment
     header = evaluation_of(assignment)
     for sums in header.evaluations:
         sums.CopyFrom(update_pb2.EvaluationSums(label=sums.label, count=100, correct=right, loss=1.0))
-    server.evaluate(EVE, header, number=assignment.round, body=bytes([right]) * 32)
+    server.evaluate(evaluator, header, number=assignment.round, body=bytes([right]) * 32)
     server.settle()
+
+
+def commit(server: Arrivals) -> None:
+    assert server.has_place(ALICE)
+    server.report(ALICE)
+    server.advance()
+
+
+def measure(server: Arrivals, right: int) -> None:
+    """Commit a round, and have Eve find so many of a hundred photos right."""
+    commit(server)
+    finds(server, EVE, right)
 
 
 def test_a_task_pauses_itself_when_its_model_becomes_worse_by_more_than_it_allows(server: Arrivals) -> None:
@@ -222,3 +234,66 @@ def test_a_task_pauses_itself_when_its_model_becomes_worse_by_more_than_it_allow
         "because accuracy fell: 75.0 % after round 3, 80.0 % after round 1; the task allows less than 5 points"
     )
     assert server.reason(BOB) == "paused"
+
+
+@pytest.mark.parametrize(("every", "wait_s"), [(1, 0), (5, 61)], ids=["replaced", "its time is over"])
+def test_an_evaluator_that_never_answers_does_not_keep_a_task_from_pausing_itself(
+    server: Arrivals, every: int, wait_s: float
+) -> None:
+    server.enrol([DAVE, EVE], EVALUATORS)
+    server.take(goal=1, rounds=9, rest=0, pause_if_accuracy_falls=5, deadline_s=60)
+    measure(server, 80)
+    commit(server)
+    assert server.has_place(DAVE)  # and is never heard of again
+    finds(server, EVE, 70)
+    assert not server.task.paused
+
+    change(server, evaluate_every=every)
+    server.clock.wind(wait_s)
+    commit(server)
+
+    fell = "because accuracy fell: 70.0 % after round 2, 80.0 % after round 1; the task allows less than 5 points"
+    assert server.task.paused == fell
+    resume(server)
+    commit(server)
+    assert not server.task.paused  # it has been decided
+
+
+def test_while_an_evaluator_may_still_answer_a_model_that_stays_is_not_judged(server: Arrivals) -> None:
+    server.enrol([DAVE, EVE], EVALUATORS)
+    server.take(goal=1, rounds=9, rest=0, pause_if_accuracy_falls=5, deadline_s=60)
+    measure(server, 80)
+    commit(server)
+    assert server.has_place(DAVE)
+    finds(server, EVE, 70)
+
+    change(server, evaluate_every=5)
+    commit(server)
+    finds(server, DAVE, 90)
+
+    # 70 and 90 of a hundred each are 80 %.
+    assert not server.task.paused
+
+
+def test_evaluations_share_a_commit_with_updates_and_trainers_send_none(
+    server: Arrivals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.enrol([EVE], EVALUATORS)
+    server.take(goal=1, rounds=9, rest=0)
+    commit(server)
+    header = evaluation_of(server.check_in(EVE).assignment)
+    submitted = list[object]()
+    submit = server.store.submit
+
+    def noted(operation: Callable[[Transaction], Receipt], keys: Iterable[Hashable] | None = None) -> Future[Receipt]:
+        submitted.append(keys)
+        return submit(operation, keys)
+
+    monkeypatch.setattr(server.store, "submit", noted)
+    with pytest.raises(Forbidden, match="only an enrolled evaluator"):
+        server.evaluate(BOB, header)
+    with pytest.raises(Unknown, match="round 99 of task 1 is not to be evaluated"):
+        server.evaluate(EVE, header, number=99)
+    assert submitted == []
+    server.evaluate(EVE, header)
+    assert submitted == [[server.task.id]]

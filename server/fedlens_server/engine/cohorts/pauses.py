@@ -28,20 +28,19 @@ def write(federation: Federation, transaction: Transaction, task: Task, reason: 
     transaction.after_commit(follow)
 
 
-def fall(task: Task, number: int, earlier: Iterable[tuple[int, Sums]], measured: Sums) -> str:
+def fall(task: Task, number: int, measured: Iterable[tuple[int, Sums]]) -> str:
     """By how much the model of a round is worse than the best of the 10 evaluated rounds before it, in words.
 
     Args:
         task: With the setting `pause_if_accuracy_falls`.
         number: The round.
-        earlier: Evaluations of earlier rounds, and earlier ones of this round, by round.
-        measured: The latest evaluation of the round.
+        measured: Evaluations of this round and of earlier ones, by round.
 
     Returns:
         Empty: it is not worse by as much as the task allows.
     """
     right, all_of = dict[int, int](), dict[int, int]()
-    for found, sums in (*earlier, (number, measured)):
+    for found, sums in measured:
         first = next(iter(sums))
         right[found] = right.get(found, 0) + first.correct
         all_of[found] = all_of.get(found, 0) + first.count
