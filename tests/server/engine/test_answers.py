@@ -38,6 +38,7 @@ def test_clients_that_were_answered_long_ago_make_room(monkeypatch: pytest.Monke
 
 def test_texts_that_clients_choose_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "MOST_ANSWERS", 4)
+    monkeypatch.setattr(answers, "RESERVE", 1)
     found = Answers()
     for number in range(9):
         found.note(ALICE, Answer("wait-not-eligible", 1, f"{number} photos"), 1.0)
@@ -45,6 +46,15 @@ def test_texts_that_clients_choose_do_not_fill_the_memory(monkeypatch: pytest.Mo
 
     assert found.last(ALICE) == (Answer("wait-not-eligible", 1), 1.0)
     assert found.last(BOB) == (Answer("wait-not-eligible", 1, "0 photos"), 1.0)
+
+
+def test_answers_about_too_many_tasks_are_noted_without_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "MOST_ANSWERS", answers.RESERVE + 2)
+    found = Answers()
+    for task in (1, 2, 3):
+        found.note(ALICE, Answer("assignment", task), float(task))
+
+    assert found.last(ALICE) == (Answer("assignment", 0), 3.0)
 
 
 def test_a_forgotten_client_leaves_no_answer() -> None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 MOST_CLIENTS = 200_000
 MOST_ANSWERS = 4096
+RESERVE = 64  # of them, for words alone
 _ID_BYTES = 16
 
 
@@ -35,10 +36,10 @@ class Answers:
         """Note what a client is told, `now` by `Clock.now`."""
         if answer.detail and answer not in self._index and len(self._different) >= MOST_ANSWERS // 2:
             answer = answer._replace(detail="")  # clients choose numbers in it; those of too many are not kept
+        if answer not in self._index and len(self._different) >= MOST_ANSWERS - RESERVE:
+            answer = Answer(answer.word, 0)  # of too many tasks; there are few words, so these fit
         index = self._index.get(answer)
         if index is None:
-            if len(self._different) >= MOST_ANSWERS:
-                return
             index = self._index[answer] = len(self._different)
             self._different.append(answer)
         key = _key(client)
