@@ -118,7 +118,8 @@ def _accept(
     bundle = task.bundle_for(known.profile, model.phase)
     if bundle is None or header.bundle != bundle.id or header.phase != model.phase or header.uploads:
         raise UpdateInvalid("an evaluation names bundle and phase of its assignment and holds sums only")
-    if fault := vetting.statistics_fault(header, local_plan(task, model), len(bundle.manifest.class_names)):
+    classes, most_photos = len(bundle.manifest.class_names), task.settings.max_photos_per_client
+    if fault := vetting.statistics_fault(header, local_plan(task, model), classes, most_photos):
         raise UpdateInvalid(fault)
     row_of = {"task": task_id, "round": number, "client": client, "body_sha256": body_sha256}
     transaction.later(_INSERT, {**row_of, "evaluations": to_json(header.evaluations)})

@@ -11,7 +11,6 @@ from fedlens_proto.v1 import assignment_pb2, blob_pb2, update_pb2
 from fedlens_server.engine.task import Task, TaskBundle
 from fedlens_server.planning.local_plans import WEIGHTS
 from fedlens_server.planning.method import Norms, TensorSet, span
-from fedlens_server.planning.task_settings import MAX_COUNT
 from fedlens_server.store import RestoredTensors, Store, StoredTensors
 from fedlens_server.store.columns import BlobSets
 
@@ -35,7 +34,7 @@ def update_fault(
     # With privacy the number is not used: neither must it tell, by a quarantine, something of the client.
     if settings.dp is None and header.num_examples > settings.max_photos_per_client:
         return f"num_examples: found {header.num_examples}, at most {settings.max_photos_per_client} are allowed"
-    if reason := statistics_fault(header, local_plan, len(bundle.manifest.class_names)):
+    if reason := statistics_fault(header, local_plan, len(bundle.manifest.class_names), settings.max_photos_per_client):
         return reason
     for upload, norm in zip(local_plan.uploads, norms, strict=False):
         if not isfinite(norm.total):
@@ -52,12 +51,14 @@ def uploads_fault(header: update_pb2.UpdateHeader, local_plan: assignment_pb2.Lo
     return None if found == asked else f"uploads: found {_listed(found)}, asked for were {_listed(asked)}"
 
 
-def statistics_fault(header: update_pb2.UpdateHeader, local_plan: assignment_pb2.LocalPlan, classes: int) -> str | None:
+def statistics_fault(
+    header: update_pb2.UpdateHeader, local_plan: assignment_pb2.LocalPlan, classes: int, most_photos: int
+) -> str | None:
     """The first statistic in a header that is not what the plan asks for, in words; None: all are."""
     return (
         _counts_fault(header, classes if plans.asks(local_plan, "class_counts") else None)
         or _shares_fault(header, classes if plans.asks(local_plan, "label_distribution") else None)
-        or _sums_fault(header, local_plan, classes)
+        or _sums_fault(header, local_plan, classes, most_photos)
     )
 
 
@@ -171,12 +172,16 @@ def _shares_fault(header: update_pb2.UpdateHeader, classes: int | None) -> str |
     return f"label_distribution: found {wrong[0]:g}, must be from {-MAX_SHARE:g} to {MAX_SHARE:g}" if wrong else None
 
 
-def _sums_fault(header: update_pb2.UpdateHeader, local_plan: assignment_pb2.LocalPlan, classes: int) -> str | None:
+def _sums_fault(
+    header: update_pb2.UpdateHeader, local_plan: assignment_pb2.LocalPlan, classes: int, most_photos: int
+) -> str | None:
     found, asked = [sums.label for sums in header.evaluations], [each.label for each in local_plan.evaluations]
     if found != asked:
         return f"evaluations: found {_listed(found)}, asked for were {_listed(asked)}"
     for sums in header.evaluations:
-        if sums.count > MAX_COUNT or sums.correct > sums.count:
+        if sums.count > most_photos:
+            return f"evaluations: found {sums.count} photos, at most {most_photos} are allowed"
+        if sums.correct > sums.count:
             return f"evaluations: {sums.correct} of {sums.count} photos right"
         if not isfinite(sums.loss) or sums.loss < 0 or (sums.count == 0 and sums.loss != 0):
             return f"evaluations: a loss of {sums.loss:g} over {sums.count} photos"

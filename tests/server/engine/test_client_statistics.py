@@ -148,10 +148,11 @@ EVERYTHING = plan(evaluations=[evaluate(START)], statistics=[label_distribution(
             "a confusion matrix of 4 photos, 2 of them right, beside 2 of 3 photos right",
         ),
         (header_of(right(4, 3, 1, 1, 1, 1)), "4 photos, 2 of them right, beside 3 of 4"),
+        (header_of(right(1001, 1001, 1001, 0, 0, 0)), "evaluations: found 1001 photos, at most 1000 are allowed"),
     ],
 )
 def test_answers_that_are_not_what_was_asked_for_are_named(header: update_pb2.UpdateHeader, named: str) -> None:
-    assert named in (vetting.statistics_fault(header, EVERYTHING, classes=2) or "accepted")
+    assert named in (vetting.statistics_fault(header, EVERYTHING, 2, 1000) or "accepted")
 
 
 @pytest.mark.parametrize(
@@ -167,11 +168,11 @@ def test_answers_that_are_not_what_was_asked_for_are_named(header: update_pb2.Up
 def test_answers_that_were_not_asked_for_are_named(header: update_pb2.UpdateHeader, named: str) -> None:
     evaluations_only = plan(evaluations=EVERYTHING.evaluations)
 
-    assert vetting.statistics_fault(header, evaluations_only, classes=2) == named
+    assert vetting.statistics_fault(header, evaluations_only, 2, 1000) == named
 
 
 def test_what_was_asked_for_is_accepted() -> None:
-    assert vetting.statistics_fault(header_of(sums(START, 1, 0, 0, 1)), EVERYTHING, classes=2) is None
+    assert vetting.statistics_fault(header_of(sums(START, 1, 0, 0, 1)), EVERYTHING, 2, 1000) is None
 
 
 def test_evaluations_of_further_values_reach_clients_the_operator_and_the_method(
