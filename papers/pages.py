@@ -1,7 +1,8 @@
 """The pages of `docs/results`, made from templates so that every number in them comes from a kept run: `make results`.
 
 A template is a page in Markdown in which `{{ ... }}` calls one of the functions of `Numbers`. What was not run is a
-dash, and what is of a study that lacks a run is `not in yet`; a page of such studies alone is left as it is.
+dash. A study that is going on has the seeds that all of its methods have finished; what is of a study without one is
+`not in yet`, and a page of such studies alone is left as it is.
 """
 
 import argparse
@@ -30,13 +31,13 @@ _NOTE = "<!-- Made by `make results` from papers/templates/{}: change that file.
 
 
 class RunMissing(Exception):
-    """A study that a page asks for lacks a run."""
+    """A study that a page asks for has no seed with a run of each method."""
 
 
 class Numbers:
     """The functions of a template; all accuracies and differences are in percent.
 
-    Each raises `RunMissing` for a study that lacks a run.
+    Each raises `RunMissing` for a study without a seed of which every method has a run.
     """
 
     def __init__(self, results: Path) -> None:
@@ -78,8 +79,10 @@ class Numbers:
         return MISSING if summary is None or summary.bytes_up_each is None else readable_bytes(summary.bytes_up_each)
 
     def runs(self, study: str) -> str:
-        """The number of kept runs of a study."""
-        return str(len(self._kept(study).runs))
+        """The number of a study's runs in the pages; `15 of 45` while it is going on."""
+        kept = self._kept(study)
+        all_runs = len(kept.study.methods) * len(kept.study.seeds)
+        return f"{all_runs}" if len(kept.runs) == all_runs else f"{len(kept.runs)} of {all_runs}"
 
     def made(self, study: str) -> str:
         """With what and on what the kept runs were made."""
@@ -93,7 +96,7 @@ class Numbers:
             " and ".join(values) if key == "processor" else f"{key} {' and '.join(values)}"
             for key, values in found.items()
         ]
-        return f"{', '.join(listed)}; commit {' and '.join(commits)}; {len(runs)} runs"
+        return f"{', '.join(listed)}; commit {' and '.join(commits)}; {self.runs(study)} runs"
 
     def table(self, study: str, labels: Sequence[str], columns: Sequence[str], baseline: str | None = None) -> str:
         """A table of methods and columns; with a baseline, each one's paired difference to it."""
@@ -120,7 +123,7 @@ class Numbers:
 
     def _load(self, study: str) -> Kept:
         folder = self._results / study
-        if not folder.is_dir() or not (kept := load(folder)).is_complete:
+        if not folder.is_dir() or not (kept := load(folder).whole_seeds).runs:
             raise RunMissing(study)
         return kept
 
@@ -150,7 +153,7 @@ def p_value(p: float) -> str:
 
 
 def page(template: Path, results: Path) -> str | None:
-    """The page that a template gives with these kept runs; None while every study that it asks for lacks a run."""
+    """The page that a template gives with these kept runs; None while no study that it asks for has a whole seed."""
     numbers = Numbers(results)
     complete = set[str]()
 

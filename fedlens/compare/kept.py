@@ -31,10 +31,11 @@ class Kept:
     runs: Sequence[Run]
 
     @property
-    def is_complete(self) -> bool:
-        """True if every method has a run for every seed."""
-        wanted = {(label, seed) for label in self.study.methods for seed in self.study.seeds}
-        return wanted <= {(run["label"], run["seed"]) for run in self.runs}
+    def whole_seeds(self) -> "Kept":
+        """Of the runs those of seeds that every method has finished: all methods can be compared on them."""
+        finished = {(run["label"], run["seed"]) for run in self.runs}
+        whole = {seed for seed in self.study.seeds if all((label, seed) in finished for label in self.study.methods)}
+        return Kept(self.study, [run for run in self.runs if run["seed"] in whole])
 
     @cached_property
     def summaries(self) -> list[MethodSummary]:

@@ -70,8 +70,18 @@ def test_what_is_of_a_study_without_runs_is_not_in_yet(results: Path, call: str)
     assert rendered(results, f"{{{{ {beside} }}}}, {{{{ {call} }}}}\n") == "20.0 ± 0.0, *not in yet*\n"
 
 
-def test_there_is_no_page_while_all_its_studies_lack_a_run(results: Path) -> None:
+def test_a_study_that_is_going_on_has_the_seeds_that_all_its_methods_have_finished(results: Path) -> None:
     (results / "small" / "together" / "seed-2.json.gz").unlink()
+
+    calls = ("mean('small', 'together', 'global_accuracy')", "seeds('small', 'alone', 'global_accuracy')")
+    gain, runs = "gain('small', 'together', 'alone', 'global_accuracy')", "runs('small')"
+    text = " | ".join(f"{{{{ {call} }}}}" for call in (*calls, gain, runs))
+    assert rendered(results, f"{text}\n") == "30.0 | 20.0 | +10.0 (n = 1) | 2 of 4\n"
+
+
+def test_there_is_no_page_while_none_of_its_studies_has_a_whole_seed(results: Path) -> None:
+    (results / "small" / "together" / "seed-2.json.gz").unlink()
+    (results / "small" / "alone" / "seed-1.json.gz").unlink()
     template = results / "small.md"
     template.write_text("{{ mean('small', 'alone', 'global_accuracy') }}\n")
 
