@@ -85,10 +85,10 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: OnStage = unheard, o
     if ":" in spec.model:
         return _own_bundle(folder, spec, on_stage, on_file)
     if spec.model in whole_models.MODELS:
-        side = _side(spec.input_size or 32)
+        side = _side(spec.input_size, 32)
         module = whole_models.build(spec.model, classes, side, spec.seed)
         return whole_model_bundle(folder, module, spec, side, name=spec.model, on_stage=on_stage, on_file=on_file)
-    side = _side(spec.input_size or 224)
+    side = _side(spec.input_size, 224)
     backbone = backbones.build(spec.model, side, spec.seed)
     normalisation = backbones.normalisation(spec.model)
     if spec.pretrain:
@@ -156,7 +156,7 @@ def _own_bundle(folder: Path, spec: ExportSpec, on_stage: OnStage, on_file: OnFi
         raise NotExportable("only backbones by name are pretrained here; give trained weights of your model in a file")
     if not spec.head:
         _check_no_pte(spec, "name its FC layers with --head, so that the rest is a frozen backbone")
-    classes, side = len(spec.class_names), _side(spec.input_size or (224 if spec.head else 32))
+    classes, side = len(spec.class_names), _side(spec.input_size, 224 if spec.head else 32)
     normalisation = own_model.normalisation(spec.normalise)
     model = own_model.build(spec.model, classes, side, spec.seed)
     layers = own_model.head_layers(model, spec.head) if spec.head else {}
@@ -286,7 +286,8 @@ def _check_no_pte(training: Training, advice: str = "take a frozen backbone") ->
         )
 
 
-def _side(side: int) -> int:
+def _side(chosen: int | None, usual: int) -> int:
+    side = usual if chosen is None else chosen
     if not 1 <= side <= MAX_SIDE:
-        raise NotExportable(f"an input size of {side} pixels is not allowed; up to {MAX_SIDE} are")
+        raise NotExportable(f"an input size of {side} pixels is not allowed; 1 to {MAX_SIDE} are")
     return side

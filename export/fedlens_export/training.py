@@ -98,6 +98,9 @@ def check_training(training: Training) -> None:
     names: Sequence[str] = training.class_names
     if len(names) < 2 or len(set(names)) != len(names):
         raise NotExportable(f"two or more classes are needed, each once; found {', '.join(names) or 'none'}")
+    for name in names:
+        if any("\ud800" <= character <= "\udfff" for character in name):
+            raise NotExportable(f"class {name!r} has no name in UTF-8; rename its folder")
     display_names.check(training.display_names, names)
     if not 1 <= training.batch <= MAX_BATCH:
         raise NotExportable(f"batch {training.batch} is not allowed; 1 to {MAX_BATCH} are")

@@ -48,6 +48,7 @@ class Skipped(StrEnum):
     HEIC = "HEIC photos, which cannot be read here (export them as JPEG)"
     OTHER_SUFFIX = "no photos by their suffix"
     FOLDER = "folders inside a class folder"
+    NO_FILE = "no files, such as pipes"
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,8 @@ def list_photos(folder: Path) -> PhotoListing:
         if entry.name.startswith("."):
             continue
         reason = Skipped.FOLDER if entry.is_dir() else skipped_for(entry)
+        if reason is None and entry.exists() and not entry.is_file():
+            reason = Skipped.NO_FILE  # to read from a pipe may never end
         if reason is None:
             photos.append(entry)
         else:
@@ -160,7 +163,9 @@ def _upright(opened: Image.Image) -> Image.Image:
     """The photo turned by its EXIF data alone; Pillow's own function also reads XMP and the text of a PNG."""
     opened.load()  # in a PNG, EXIF data may stand behind the pixels
     exif = Image.Exif()
-    exif.load(opened.info.get("exif", b""))
+    # Pillow also takes a PNG's text of the name `exif` for it.
+    is_text = "exif" in getattr(opened, "text", ())
+    exif.load(b"" if is_text else opened.info.get("exif", b""))
     turn = _TURNS.get(exif.get(ExifTags.Base.Orientation, 1))
     return opened if turn is None else opened.transpose(turn)
 

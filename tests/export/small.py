@@ -32,7 +32,7 @@ def frozen_bundle(
 
 def whole_bundle(folder: Path, *layers: nn.Module, side: int = 4, **training: Any) -> Bundle:
     """A bundle of layers that all train, the first of which takes flat photos."""
-    settings = Training(class_names=CLASSES, batch=4, **training)
+    settings = Training(**{"class_names": CLASSES, "batch": 4, **training})
     return whole_model_bundle(folder, nn.Sequential(nn.Flatten(), *layers), settings, side)
 
 

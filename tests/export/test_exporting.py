@@ -173,6 +173,13 @@ def never(stage: str) -> None:
     raise AssertionError(stage)
 
 
+def test_a_step_may_take_one_photo(tmp_path: Path) -> None:
+    bundle = whole_bundle(tmp_path / "bundle", nn.Linear(48, 3), batch=1)
+
+    step = program(bundle.manifest, "step")
+    assert [list(slot.shape) for slot in step.inputs if slot.kind == pb.SLOT_KIND_MASK] == [[1]]
+
+
 def test_a_folder_with_something_else_is_not_touched(tmp_path: Path, small_spec: ExportSpec) -> None:
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle" / "thesis.txt").write_text("years of work")
@@ -197,6 +204,7 @@ def test_a_folder_that_cannot_be_made_is_told_first(tmp_path: Path, small_spec: 
         ({"optimiser": "lion"}, UnknownChoice, "'lion' is unknown; there are sgd, adam"),
         ({"class_names": ("cat",)}, NotExportable, "two or more classes are needed, each once; found cat"),
         ({"class_names": ("cat", "cat")}, NotExportable, "found cat, cat"),
+        ({"class_names": ("cat", "d\udcffg")}, NotExportable, r"class 'd\\udcffg' has no name in UTF-8"),
         ({"display_names": {"de": {"cat": "Katze"}}}, NotExportable, "'de': class 'dog' is missing"),
         (
             {"display_names": {"de": GERMAN | {"owl": "Eule"}}},
@@ -209,6 +217,7 @@ def test_a_folder_that_cannot_be_made_is_told_first(tmp_path: Path, small_spec: 
         ({"input_size": 15}, NotExportable, "at least 16 pixels a side, not 15"),
         ({"input_size": 5000}, NotExportable, "5000 pixels is not allowed"),
         ({"input_size": -1}, NotExportable, "-1 pixels is not allowed"),
+        ({"input_size": 0}, NotExportable, "0 pixels is not allowed; 1 to"),
         ({"pretrain": Path("photos")}, NotExportable, "lenet5_bn has no backbone"),
         ({"head": "hidden"}, NotExportable, "lenet5_bn has no head to choose"),
         ({"model": "mobilenet_v3_small", "head": "deep"}, UnknownChoice, "'deep' is unknown; there are linear, hidden"),

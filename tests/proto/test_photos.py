@@ -1,5 +1,6 @@
 """Photos from files to numbers, where `tests/vectors` has no file that shows it."""
 
+import os
 import struct
 import subprocess
 import sys
@@ -32,6 +33,7 @@ def png_texts() -> PngInfo:
     """Orientation 6 where other programs put it: in XMP, and in EXIF data that are written as text."""
     raw, texts = TURNED.tobytes(), PngInfo()
     texts.add_itxt("XML:com.adobe.xmp", XMP.decode())
+    texts.add_text("exif", raw)
     texts.add_text("Raw profile type exif", f"\nexif\n    {len(raw)}\n{raw.hex()}\n")
     return texts
 
@@ -142,6 +144,7 @@ def test_what_is_not_read_is_listed_with_the_reason(tmp_path: Path) -> None:
     for name in ("b.JPG", "a.webp", "c.heic", "d.HEIF", "e.txt", ".DS_Store"):
         (tmp_path / name).touch()
     (tmp_path / "more").mkdir()
+    os.mkfifo(tmp_path / "f.png")
 
     listing = photos.list_photos(tmp_path)
 
@@ -150,4 +153,5 @@ def test_what_is_not_read_is_listed_with_the_reason(tmp_path: Path) -> None:
         photos.Skipped.HEIC: ["c.heic", "d.HEIF"],
         photos.Skipped.OTHER_SUFFIX: ["e.txt"],
         photos.Skipped.FOLDER: ["more"],
+        photos.Skipped.NO_FILE: ["f.png"],
     }

@@ -73,7 +73,9 @@ class Delivery:
         Raises:
             Refused: The server does not know this client.
         """
-        reason, detail = _reason_of(failure), str(failure)[:MAX_DETAIL_CHARACTERS]
+        # Names of files may be no Unicode, which no message takes.
+        told = str(failure).encode(errors="backslashreplace").decode()
+        reason, detail = _reason_of(failure), told[:MAX_DETAIL_CHARACTERS]
         request = update_pb2.FailureRequest(protocol=wire.PROTOCOL, reason=reason, detail=detail)
         try:
             await self.transport.report_failure(assignment.task, assignment.round, request)

@@ -39,7 +39,10 @@ class FeatureCache:
     @classmethod
     def in_folder(cls, folder: Path, max_bytes: int) -> Self:
         """Open or create the cache in a folder, and the folder; errors as in the constructor."""
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StateError(f"the folder of features cannot be made: {error}") from error
         return cls(folder / "features.sqlite3", max_bytes)
 
     def get(self, name: bytes, photos: Iterable[bytes]) -> dict[bytes, bytes]:

@@ -29,13 +29,30 @@ class TensorFiles:
     """The `tensors` folder of a client; a file is named by its digest."""
 
     def __init__(self, folder: Path, durable: bool = True) -> None:
-        """Create the folder if missing; without `durable`, files survive the process but not a power failure."""
-        folder.mkdir(mode=0o700, exist_ok=True)
+        """Create the folder if missing; without `durable`, files survive the process but not a power failure.
+
+        Raises:
+            StateError: It cannot be created.
+        """
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise StateError(f"the folder for tensors cannot be made: {error}") from error
         self._folder = folder
         self._durable = durable
 
     def path(self, digest: bytes) -> Path:
-        """The path of a large blob."""
+        """The path of a stored large blob.
+
+        Raises:
+            StateError: It is missing.
+        """
+        path = self._path(digest)
+        if not path.is_file():
+            raise StateError(f"stored tensors are missing: {path}; the state folder is damaged")
+        return path
+
+    def _path(self, digest: bytes) -> Path:
         return self._folder / digest.hex()
 
     def store(self, tensors: Mapping[str, Array], floats: blob_pb2.Dtype, base: bytes | None = None) -> EncodedTensors:
@@ -60,7 +77,7 @@ class TensorFiles:
                 file.flush()
                 if self._durable:
                     os.fsync(file.fileno())
-            fresh.rename(self.path(digest))
+            fresh.rename(self._path(digest))
             if self._durable:
                 fsync_folder(self._folder)
         except OSError as error:
@@ -76,13 +93,20 @@ class TensorFiles:
             StateError: Its file is missing or damaged.
         """
         try:
-            return Blob.open(self.path(digest), digest) if inline is None else Blob.from_bytes(inline)
+            return Blob.open(self._path(digest), digest) if inline is None else Blob.from_bytes(inline)
         except (OSError, BlobError) as error:
             raise StateError(f"stored tensors cannot be read: {error}; the state folder is damaged") from error
 
     def sweep(self, needed: Collection[bytes]) -> None:
-        """Delete all files except those with these digests."""
+        """Delete all files except those with these digests.
+
+        Raises:
+            StateError: One cannot be deleted.
+        """
         names = {digest.hex() for digest in needed}
-        for file in self._folder.iterdir():
-            if file.name not in names:
-                file.unlink()
+        try:
+            for file in self._folder.iterdir():
+                if file.name not in names:
+                    file.unlink()
+        except OSError as error:
+            raise StateError(f"old tensors cannot be deleted: {error}") from error

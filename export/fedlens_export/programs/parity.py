@@ -52,9 +52,12 @@ def check(source: ProgramSource, known: Mapping[str, Tensor], hyper: Mapping[str
         masked: What rows contain that the mask leaves out may change nothing but their own results.
 
     Raises:
-        NotExportable: An output has another shape than the source declares, a program that trains changes no weight,
-            or padding changes what is not its own.
+        NotExportable: A weight is NaN or infinite, an output has another shape than the source declares, a program that
+            trains changes no weight, or padding changes what is not its own.
     """
+    for name, value in known.items():
+        if not torch.isfinite(value).all():
+            raise NotExportable(f"tensor {name!r} of the model holds a NaN or an infinity")
     inputs = [examples(source, known, hyper, seed) for seed in _SEEDS]
     with torch.no_grad():
         for given in inputs:

@@ -34,6 +34,12 @@ class Form(NamedTuple):
         last = self.offset + sum((size - 1) * stride for size, stride in steps)
         return (last + 1) * _ITEM_BYTES[self.dtype]
 
+    @property
+    def stepped(self) -> "Form":
+        """The same with a stride of 0 in dimensions of one element, in which nothing depends on it."""
+        steps = zip(self.shape, self.strides, strict=True)
+        return self._replace(strides=tuple(stride if size != 1 else 0 for size, stride in steps))
+
     def __str__(self) -> str:
         """Type, shape and strides, for people."""
         where = f" from {self.offset}" if self.offset else ""
@@ -131,13 +137,18 @@ class Call:
             sizes = ", ".join("any" if size is None else str(size) for size in shape)
             self.refuse(name, found or "nothing", f"{FLOAT}[{sizes}]")
 
-    def numbers(self, name: str, least: int, counts: tuple[int, ...] = (1, 2)) -> tuple[int, ...]:
-        """The whole numbers of an argument, each at least `least`, and so many of them."""
+    def numbers(
+        self, name: str, least: int, most: int | None = None, counts: tuple[int, ...] = (1, 2)
+    ) -> tuple[int, ...]:
+        """The whole numbers of an argument, each from `least` to `most` or without end, and so many of them."""
         found = self.arguments[name]
         listed = tuple(found) if isinstance(found, list) else (found,)
-        if len(listed) not in counts or any(type(number) is not int or number < least for number in listed):
+        if len(listed) not in counts or any(
+            type(number) is not int or number < least or (most is not None and number > most) for number in listed
+        ):
             many = " or ".join(map(str, counts))
-            self.refuse(name, found, f"{many} whole numbers of at least {least}")
+            limit = "" if most is None else f" and at most {most}"
+            self.refuse(name, found, f"{many} whole numbers of at least {least}{limit}")
         return listed
 
     def same(self, other: "Call", *names: str) -> None:

@@ -3,6 +3,7 @@
 A program makes few calls that differ, and many of each: what torch has found for one is kept.
 """
 
+from collections.abc import Set
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
@@ -14,6 +15,15 @@ from fedlens_proto.programs.pt2_calls import Form
 # By torch's serialised numbers.
 _DTYPES = {1: torch.uint8, 5: torch.int64, 7: torch.float32, 12: torch.bool}
 _MEMORY_FORMATS = {1: torch.contiguous_format, 4: torch.preserve_format}
+# How a file may give an argument of each type in torch's schemas. torch also takes 0 or None for false, and what is
+# checked here must be what the CPU's kernels see.
+_NUMBERS = {"as_int", "as_float", "as_bool"}
+_KINDS = {
+    **{"Tensor": {"as_tensor", *_NUMBERS}, "number": _NUMBERS, "float": {"as_float"}, "List[Tensor]": {"as_tensors"}},
+    **{"int": {"as_int"}, "List[int]": {"as_ints"}, "bool": {"as_bool"}, "List[bool]": {"as_bools"}},
+    **{"ScalarType": {"as_scalar_type"}, "MemoryFormat": {"as_memory_format"}},
+    **{"Layout": {"as_layout"}, "Device": {"as_device"}},
+}
 _KEPT = 1 << 14
 
 
@@ -46,10 +56,11 @@ class Given(NamedTuple):
 
 
 class Parameter(NamedTuple):
-    """An argument that an operator takes."""
+    """An argument that an operator takes; `kinds` are those in which a file may give it, such as `as_int`."""
 
     name: str
     type: str
+    kinds: Set[str]
     by_name: bool
     is_needed: bool
     default: Any
@@ -61,7 +72,8 @@ def parameters(operator: str) -> tuple[Parameter, ...]:
     return tuple(
         Parameter(
             each.name,
-            str(each.type),
+            str(each.real_type),
+            _kinds(str(each.real_type)),
             each.kwarg_only,
             not each.has_default_value(),
             each.default_value if each.has_default_value() else None,
@@ -108,6 +120,11 @@ def results(operator: str, places: int, given: tuple[Given, ...]) -> tuple[Place
             number = known.setdefault(storage._cdata, len(known))
             made.append(Placed(_form(each), number, storage.nbytes()))
     return tuple(made)
+
+
+def _kinds(written: str) -> Set[str]:
+    optional = written.removeprefix("Optional[")
+    return _KINDS[written] if optional == written else _KINDS[optional.removesuffix("]")] | {"as_none"}
 
 
 def _read(given: Given, tensor: Any) -> Any:

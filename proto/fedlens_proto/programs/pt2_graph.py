@@ -71,8 +71,8 @@ def graph(value: Json) -> Json:
 
 
 def refuse(found: str) -> NoReturn:
-    """Refuse a program, naming what was found."""
-    raise ProgramRefused(f"program refused: {found}")
+    """Refuse a program, naming what was found; a file may hold text that is no Unicode."""
+    raise ProgramRefused(f"program refused: {found}".encode(errors="backslashreplace").decode())
 
 
 def fields_of(where: str, value: Json, needed: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Json]:
@@ -200,7 +200,7 @@ def _named_argument(value: Json) -> Json:
     name = fields["name"]
     if not isinstance(name, str) or not _is_plain(name):
         refuse(f"{str(name)[:80]!r} is not allowed as the name of an argument")
-    if fields["kind"] not in (1, 2):
+    if type(fields["kind"]) is not int or fields["kind"] not in (1, 2):
         refuse(f"argument {name} is of kind {str(fields['kind'])[:20]}")
     return {"name": name, "arg": _argument(name, fields["arg"]), "kind": fields["kind"]}
 

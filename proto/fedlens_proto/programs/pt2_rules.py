@@ -11,6 +11,9 @@ from math import prod
 
 from fedlens_proto.programs.pt2_calls import FLOAT, Call, Value
 
+MAX_STEP = 1024
+"""The largest stride, dilation and padding: oneDNN's convolutions leave their memory with strides of 16,384."""
+
 _SAME_ELEMENTS = ("view.default", "detach.default", "squeeze.dim", "unsqueeze.default", "_unsafe_view.default")
 
 Check = Callable[[Call], None]
@@ -77,7 +80,7 @@ def _convolution(call: Call) -> None:
     _, channels, *_ = call.shape("input", 4)
     outer, inner, *_ = call.shape("weight", 4)
     for name, least in (("stride", 1), ("dilation", 1), ("padding", 0), ("output_padding", 0)):
-        call.numbers(name, least)
+        call.numbers(name, least, MAX_STEP)
     most = _pair(call, "stride") if call.arguments["transposed"] else (1, 1)
     if any(more >= step for more, step in zip(_pair(call, "output_padding"), most, strict=True)):
         call.refuse("output_padding", call.arguments["output_padding"], f"less than {list(most)}")
@@ -121,10 +124,10 @@ def _convolution_work(call: Call, results: Sequence[Value]) -> int:
 def _pool_settings(call: Call) -> None:
     call.shape("self", 4)
     call.numbers("kernel_size", 1)
-    call.numbers("dilation", 1)
-    call.numbers("padding", 0)
+    call.numbers("dilation", 1, MAX_STEP)
+    call.numbers("padding", 0, MAX_STEP)
     if call.arguments["stride"] != []:
-        call.numbers("stride", 1)
+        call.numbers("stride", 1, MAX_STEP)
     # Of a window without an element of its plane, torch gives the index of what would come next, beside it.
     if any(step > 1 and pad for step, pad in zip(_pair(call, "dilation"), _pair(call, "padding"), strict=True)):
         call.refuse("dilation", call.arguments["dilation"], "1 where there is padding")
@@ -278,7 +281,8 @@ RULES = (
     Rule(
         _names("convolution.default convolution_backward.default"),
         "Two-dimensional, float32; the weight has the input's channels in its groups, the bias an entry for each of "
-        "the result's. A gradient must have the shape of the forward operator's result, which torch does not check.",
+        "the result's. A gradient must have the shape of the forward operator's result, which torch does not check. "
+        f"Stride, padding and dilation are at most {MAX_STEP}: with 16384, kernels of CPUs leave their memory.",
         _convolution,
         _convolution_work,
         copies=True,

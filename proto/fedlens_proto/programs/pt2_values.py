@@ -182,7 +182,7 @@ class _Graph:
 
     def _keep(self, name: str, value: Value) -> Value:
         said = _described(self._described[name])
-        if value.form != said:
+        if value.form != said and value.form.stepped != said.stepped:
             refuse(f"tensor {name!r} is {value.form}, but the program describes it as {said}")
         if value.form.reach > value.memory.bytes:
             refuse(f"tensor {name!r} is {value.form}, which reaches out of its memory")
@@ -244,6 +244,9 @@ def _bound(call: Call, parameters: Sequence[Parameter], inputs: Sequence[Json]) 
             if parameter.is_needed:
                 call.refuse(f"argument {parameter.name}", "missing", parameter.type)
             continue
+        ((kind, _),) = found["arg"].items()
+        if kind not in parameter.kinds:
+            call.refuse(f"argument {parameter.name}", f"given {kind!r}", parameter.type)
         bound[parameter.name] = found["arg"]
         if found["kind"] == _BY_PLACE:
             if parameter.by_name or place != places:

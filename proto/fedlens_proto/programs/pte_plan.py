@@ -85,7 +85,13 @@ def read(raw: bytes) -> Plan:
     pte.check(raw)
     try:
         return _Reader(raw).plan()
-    except (IndexError, struct.error, TypeError, ValueError) as error:  # flatbuffers has no error of its own
+    except (
+        IndexError,
+        OverflowError,
+        struct.error,
+        TypeError,
+        ValueError,
+    ) as error:  # flatbuffers has no error of its own
         raise ProgramRefused(f"program refused: it is damaged, or no .pte with one method ({error})") from error
 
 
@@ -127,8 +133,9 @@ class _Reader:
                     offset, _ = segments[self._number(graph, _SEGMENT, "I")]
                     for node in self._xnn_nodes(base + offset):
                         inside[node] += count
-        buffers = plan.Offset(_BUFFER_SIZES)
-        sizes = struct.unpack_from(f"<{plan.VectorLen(buffers)}q", self._raw, plan.Vector(buffers)) if buffers else ()
+        sizes = self._sizes(plan)
+        if negative := [size for size in sizes if size < 0]:
+            raise ValueError(f"it plans a buffer of {negative[0]} bytes")
         return Plan(
             portable=by_frequency(portable),
             delegated=by_frequency(inside),
@@ -153,14 +160,25 @@ class _Reader:
             kind = self._number(node, _XNODE_KIND, "B")
             yield _XNN_NODES[kind - 1] if 1 <= kind <= len(_XNN_NODES) else f"operator {kind}"
 
+    def _sizes(self, plan: Any) -> tuple[int, ...]:
+        """The sizes of the buffers that a plan has."""
+        start, count = self._list(plan, _BUFFER_SIZES)
+        return struct.unpack_from(f"<{count}q", self._raw, start)
+
     def _tables(self, table: Any, field: int) -> Iterator[Any]:
-        if offset := table.Offset(field):
-            start, count = table.Vector(offset), table.VectorLen(offset)
-            self._tables_read += count
-            if self._tables_read > MAX_TABLES:
-                raise ValueError(f"it has {self._tables_read} tables or more; at most {MAX_TABLES} are allowed")
-            for at in range(start, start + 4 * count, 4):
-                yield self._at(at)
+        start, count = self._list(table, field)
+        for at in range(start, start + 4 * count, 4):
+            yield self._at(at)
+
+    def _list(self, table: Any, field: int) -> tuple[int, int]:
+        """Where the list in a field begins, and its length; 0 and 0 if there is none."""
+        if not (offset := table.Offset(field)):
+            return 0, 0
+        count = table.VectorLen(offset)
+        self._tables_read += count
+        if self._tables_read > MAX_TABLES:
+            raise ValueError(f"it has {self._tables_read} tables or more; at most {MAX_TABLES} are allowed")
+        return table.Vector(offset), count
 
     def _part(self, table: Any, field: int) -> Any:
         """The table in a field."""

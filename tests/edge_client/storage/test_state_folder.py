@@ -13,6 +13,7 @@ import pytest
 
 from fedlens_edge_client.errors import StateError
 from fedlens_edge_client.storage.client_state import ClientState
+from fedlens_edge_client.storage.feature_cache import FeatureCache
 from fedlens_edge_client.storage.outbox import Outbox, Result
 from fedlens_edge_client.storage.state_folder import SCHEMA_VERSION, StateFolder
 from fedlens_edge_client.storage.tensor_files import EncodedTensors, TensorFiles
@@ -118,9 +119,9 @@ class Stores:
     client_state: ClientState
     outbox: Outbox
 
-    def put(self, task: int, round_number: int, state: dict[str, EncodedTensors]) -> Result:
+    def put(self, task: int, round_number: int, state: dict[str, EncodedTensors], *uploads: EncodedTensors) -> Result:
         assignment = assignment_pb2.Assignment(task=task, round=round_number, answer=assignment_pb2.ANSWER_UPDATE)
-        return self.outbox.put(assignment, update_pb2.UpdateHeader(protocol=1), (), state)
+        return self.outbox.put(assignment, update_pb2.UpdateHeader(protocol=1), uploads, state)
 
     def store(self, value: float, count: int = 100_000) -> EncodedTensors:
         """Tensors that are a file, unless `count` is small."""
@@ -178,12 +179,11 @@ def test_a_result_of_several_blobs_is_read_as_it_was_written_when_the_folder_is_
 
 
 def test_files_that_no_row_names_are_deleted_when_the_folder_is_opened(stores: Stores, state: StateFolder) -> None:
-    stored, orphan = stores.store(1), stores.store(0)
+    stored, _ = stores.store(1), stores.store(0)
     stores.put(1, 1, {"mine": stored})
     opened(state)
 
-    assert stores.files.path(stored.sha256).exists()
-    assert not stores.files.path(orphan.sha256).exists()
+    assert list((state.folder / "tensors").iterdir()) == [stores.files.path(stored.sha256)]
     assert stores.client_state.current(1, "mine") is None
 
 
@@ -239,6 +239,27 @@ def test_stored_tensors_that_are_gone_are_named(stores: Stores) -> None:
     stores.files.path(stored.sha256).unlink()
     with pytest.raises(StateError, match="the state folder is damaged"):
         stores.client_state.current(1, "mine")
+
+
+def test_a_result_whose_tensors_are_gone_is_named(stores: Stores) -> None:
+    upload = stores.store(1)
+    stores.put(1, 1, {}, upload)
+    stores.files.path(upload.sha256).unlink()
+
+    with pytest.raises(StateError, match=r"stored tensors are missing: .*; the state folder is damaged"):
+        stores.outbox.first()
+
+
+def test_what_stands_in_the_way_of_tensors_and_features_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "tensors" / "folder").mkdir(parents=True)
+
+    with pytest.raises(StateError, match=r"the folder for tensors cannot be made: .*file"):
+        TensorFiles(tmp_path / "file")
+    with pytest.raises(StateError, match=r"old tensors cannot be deleted: .*folder"):
+        TensorFiles(tmp_path / "tensors").sweep([])
+    with pytest.raises(StateError, match=r"the folder of features cannot be made: .*file"):
+        FeatureCache.in_folder(tmp_path / "file", 1)
 
 
 def test_tensors_for_which_there_is_no_room_are_named_and_leave_nothing(

@@ -167,6 +167,14 @@ def test_a_step_that_trains_nothing_or_gives_other_outputs_than_it_declares_is_r
         parity.check(source, {"w": torch.ones(2)}, {}, masked=False)
 
 
+def test_a_model_with_a_nan_in_its_weights_is_refused_for_that() -> None:
+    weight = slot(pb.SLOT_KIND_WEIGHT, "w", (2,))
+    source = ProgramSource("step", (weight,), (weight,), lambda weight: (weight + 1,))
+
+    with pytest.raises(NotExportable, match="tensor 'w' of the model holds a NaN"):
+        parity.check(source, {"w": torch.tensor([1.0, float("nan")])}, {}, masked=True)
+
+
 @pytest.mark.parametrize("views", [(), (2,)], ids=["photos", "views"])
 def test_a_program_on_which_padding_has_an_effect_is_refused(views: tuple[int, ...]) -> None:
     rows, mask = slot(pb.SLOT_KIND_INPUT, "", (*views, 4)), slot(pb.SLOT_KIND_MASK, "", (4,))

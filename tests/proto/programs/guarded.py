@@ -151,7 +151,7 @@ class Draw:
             case "int":
                 return draw.randint(-2, 4)
             case "bool":
-                return draw.random() < 0.3
+                return draw.random() < 0.3 if draw.random() < 0.95 else draw.choice([0, 1, 0.0])
             case "float":
                 return draw.choice([0.0, 1e-5, 0.1, 1.0])
             case "number" | "Optional[number]":
@@ -163,6 +163,8 @@ class Draw:
                 return shape if draw.random() < 0.5 else [draw.randint(-1, 4) for _ in range(draw.randint(0, 4))]
             case "List[int]" | "Optional[List[int]]" if name == "output_padding":
                 return draw.choice([[0, 0], [0, 0], [0, 0], [1, 0]])
+            case "List[int]" if name in ("stride", "padding", "dilation") and draw.random() < 0.2:
+                return [draw.choice([1, 2, 64, 1000, 1 << 14, 1 << 20]) for _ in range(2)]
             case "List[int]" | "Optional[List[int]]" if name != "bias_sizes" or draw.random() < 0.3:
                 return [draw.choice([0, 1, 1, 1, 2, 3]) for _ in range(2)]
         return argument.default_value if argument.has_default_value() else None

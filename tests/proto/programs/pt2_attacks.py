@@ -193,6 +193,11 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "an infinite number": (_put(_ARGUMENT, {"as_float": float("inf")}), "holds the number Infinity"),
     "a number beyond float": (_put(_ARGUMENT, {"as_float": 10**400}), "in place of a number"),
     "a signature that is no text": (_put(_IN_SPEC, "\ud800"), "in_spec is no readable JSON"),
+    "a version that is no Unicode": (
+        _put("schema_version.major", "\ud800"),
+        r"schema_version is \\ud800, not a number",
+    ),
+    "a kind of argument that is true": (_put(f"{_NODE}.inputs.1.kind", True), "is of kind True"),
     "another device": (_put(f"{_TENSOR}.device", {"type": "cuda", "index": 0}), "only the CPU is"),
     "text in place of a number": (_given("as_float"), "in place of a number"),
     "a string": (_given("as_string"), "given 'as_string'"),

@@ -210,6 +210,17 @@ ATTACKS: dict[str, tuple[tuple[Tensors, list[Call]], str]] = {
         ),
         "running_mean is a tensor that the call would change",
     ),
+    **{
+        # torch takes these for false; then `s` and `t` have no entries, whatever the file says.
+        f"batch norm in training by {flag}": (
+            (
+                {**IMAGE, **VECTORS},
+                [("native_batch_norm.default", {**NORM, "training": flag}, {**NORMED, "s": (3,), "t": (3,)})],
+            ),
+            "argument training is given 'as_(int|float|none)', allowed is bool",
+        )
+        for flag in (0, 0.0, None)
+    },
     "batch norm without statistics": (
         (
             {**IMAGE, **VECTORS},
@@ -359,6 +370,12 @@ ATTACKS: dict[str, tuple[tuple[Tensors, list[Call]], str]] = {
     "a convolution in no groups": (_convolved((2, 4, 6, 6), {}, groups=0), "groups is 0"),
     "a convolution with too many groups": (_convolved((2, 4, 6, 6), {}, groups=3), "weight is"),
     "a convolution of stride 0": (_convolved((2, 4, 6, 6), {}, stride=[0, 1]), "stride is"),
+    "a convolution of long strides": (
+        _convolved((2, 4, 6, 1), {}, stride=[1, 16384]),
+        "stride is .* at least 1 and at most 1024",
+    ),
+    "a convolution of far padding": (_convolved((2, 4, 6, 6), {}, padding=[0, 1025]), "padding is .* at most 1024"),
+    "a convolution of wide gaps": (_convolved((2, 4, 6, 6), {}, dilation=[1025, 1]), "dilation is .* at most 1024"),
     "a convolution of three dimensions": (_convolved((2, 4, 6), {"x": (2, 3, 8)}), "input is"),
     "a convolution with negative padding": (_convolved((2, 4, 4, 4), {}, padding=[-1, -1]), "padding is"),
     "a gradient of a convolution that is too small": (

@@ -33,6 +33,16 @@ def test_a_gradient_of_max_pooling_by_its_own_indices_passes_and_runs() -> None:
     assert found[:, :, ::2, ::2].sum() == found.sum() == 2 * 3 * 4 * 4
 
 
+def test_the_stride_of_a_dimension_of_one_element_does_not_matter() -> None:
+    # Of a batch of 1, torch's export says 1, and its kernel for no content 0.
+    calls: list[Call] = [
+        ("sum.default", {"self": "x"}, {"s": ()}),
+        ("expand.default", {"self": "s", "size": [1]}, {"y": (7, (1,), (1,))}),
+    ]
+
+    pt2_values.vetted(program({"x": (3,)}, calls, ["y"]))
+
+
 def test_indices_of_max_pooling_may_gather_from_planes_as_large() -> None:
     flat: Call = ("view.default", {"self": "x", "size": [2, 3, 64]}, {"f": (2, 3, 64)})
     places: Call = ("view.default", {"self": "i", "size": [2, 3, 16]}, {"j": (INDEX, (2, 3, 16))})

@@ -1,4 +1,5 @@
 import struct
+from collections.abc import Sequence
 from importlib import import_module
 
 import pytest
@@ -91,6 +92,37 @@ def test_a_list_longer_than_any_of_a_program_is_refused() -> None:
 
     with pytest.raises(ProgramRefused, match=f"it has {MAX_TABLES + 1} tables or more; at most"):
         pte_plan.read(_file(40, vtable + table + names))
+
+
+def _with(raw: bytes, path: Sequence[int], value: int) -> bytes:
+    """The program with this number, of 8 bytes, in the field that a path of fields leads to, of each list the last."""
+    reader = pte_plan._Reader(raw)
+    table = reader._at(0)
+    *lists, field = path
+    for each in lists:
+        *_, table = reader._tables(table, each)
+    offset = table.Offset(field)
+    is_list = field == pte_plan._BUFFER_SIZES
+    changed = bytearray(raw)
+    struct.pack_into("<Q", changed, table.Vector(offset) if is_list else table.Pos + offset, value % 2**64)
+    return bytes(changed)
+
+
+def test_a_buffer_of_negative_size_does_not_make_room_for_another(raw: bytes) -> None:
+    hostile = _with(raw, (pte_plan._PLANS, pte_plan._BUFFER_SIZES), -(1 << 40))
+
+    with pytest.raises(ProgramRefused, match="it plans a buffer of -1099511627776 bytes"):
+        pte_plan.read(hostile)
+
+
+def test_a_segment_beyond_every_file_is_refused() -> None:
+    tensors = [torch.zeros(1, 4, 3), torch.zeros(1, 2, 4)]
+    # Constants come first, then XNNPACK's graph, so that its offset is in the file.
+    program = lowering.trace("shifted", lambda weight, x: (torch.bmm(x, weight) + 0.5,), tensors)
+    hostile = _with(pte_program.lower("shifted", program)[0], (pte_plan._SEGMENTS, pte_plan._OFFSET), 1 << 63)
+
+    with pytest.raises(ProgramRefused, match="it is damaged"):
+        pte_plan.read(hostile)
 
 
 def test_a_file_that_is_cut_short_is_refused_wherever_it_ends(raw: bytes) -> None:
