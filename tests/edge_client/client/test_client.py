@@ -642,11 +642,12 @@ async def test_an_unknown_kind_of_answer_to_a_check_in_is_named(federation: Fede
 
 async def test_an_engine_that_cannot_load_the_bundle_is_a_failure_with_reason_bundle(federation: Federation) -> None:
     def broken(given: Bundle) -> LinearEngine:
-        raise BundleUnusable("made for another engine")
+        raise BundleUnusable("made for another engine, \udcff")  # no Unicode, as of a file's name
 
     server = await federation.run(engine_factory=broken)
 
     assert server.failures[1].reason == update_pb2.FAILURE_REASON_BUNDLE
+    assert server.failures[1].detail == r"made for another engine, \udcff"
 
 
 async def test_an_app_can_predict_with_the_model_that_the_server_named(federation: Federation, tmp_path: Path) -> None:
