@@ -1,6 +1,6 @@
 """The models that a client predicts with, one a task."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fedlens_edge_client.errors import ModelError
 from fedlens_proto import plans
@@ -15,9 +15,18 @@ class CurrentModels:
         self._models = list(models)
 
     def take(self, assignment: assignment_pb2.Assignment) -> None:
-        """Replace a task's model by what the plan starts from, unless it needs values to do so; keep the others."""
-        plan = assignment.local_plan
-        rules = plans.start_rules(plan)
+        """Renew the sets of a task's model. If they do not make it, it becomes what the plan starts from.
+
+        What starts from values of the plan is no model, and changes nothing.
+        """
+        plan, of_both = assignment.local_plan, (assignment.task, assignment.bundle)
+        known = next((each for each in self._models if (each.task, each.bundle) == of_both), None)
+        downloaded = {blob_set.name for blob_set in assignment.sets}
+        if known is not None and known.rules and downloaded >= {rule.source.download for rule in known.rules} - {""}:
+            rules: Sequence[assignment_pb2.Rule] = known.rules  # such as those of a model that this client keeps
+            extractors = known.extractors
+        else:
+            rules, extractors = plans.start_rules(plan), plan.extractors
         if not rules or any(rule.source.value for rule in rules):
             return
         model = check_in_pb2.CurrentModel(
@@ -25,7 +34,7 @@ class CurrentModels:
             bundle=assignment.bundle,
             sets=assignment.sets,
             rules=rules,
-            extractors=plan.extractors,
+            extractors=extractors,
             statement=assignment.statement,
         )
         others = [other for other in self._models if other.task != model.task]

@@ -41,6 +41,8 @@ class Sources:
         Raises:
             AssignmentFailed: A tensor is missing or does not fit.
         """
+        if not use.tensors:
+            return {}  # a rule whose tensors earlier ones took reads nothing, and its source was not fetched
         state = _usable_state(use, self.client_state)
         if state is not None:
             return _taken(use, state)

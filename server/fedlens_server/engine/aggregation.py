@@ -188,9 +188,10 @@ def _ruled(
     if settings.clip:
         tensors = robust.Tensors.of([bundle.manifest for bundle in task.bundles_of(current.phase)])
         updates, bounds = robust.clip(updates, bounds, tensors)
-    if settings.cap:
+    uploaded = task.phases[current.phase].plan.uploads
+    if settings.cap and uploaded:  # counts that come alone, as for FedConcat's clusters, weigh nothing
         updates = robust.cap(updates)
-    of_weights = any(upload.name == WEIGHTS for upload in task.phases[current.phase].plan.uploads)
+    of_weights = any(upload.name == WEIGHTS for upload in uploaded)
     if (settings.median or settings.trimmed_mean) and of_weights:  # of tables a method takes the middle itself
         updates = [middle_update(updates, settings.left_out)]
     if settings.dp is not None:

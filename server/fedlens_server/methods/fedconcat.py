@@ -130,7 +130,10 @@ class FedConcat:
             state = State(shared={CLUSTERS: self.clusters, **found})
         if phase.name == EXTRACT:
             entries = {_cluster(j): state.shared[GLOBAL] for j in range(state.shared[CLUSTERS])}
-            entries |= {name: state.shared[name] for name in (CENTRES, *self._first_download)}  # for who comes late
+            # For who comes late, and begins where the others did: labels are inferred from the initial model.
+            entries |= {name: state.shared[name] for name in (CENTRES, *self._first_download)}
+            if self.labels == INFERRED:
+                entries[GLOBAL] = tools.initial
         else:
             models = _models(state)
             entries = {name: {key: model[key] for key in sorted(self.extractor)} for name, model in models.items()}

@@ -103,7 +103,8 @@ def cap(updates: Sequence[Update]) -> list[Update]:
         count = min(update.num_examples, most)
         if update.class_counts is None:
             return replace(update, num_examples=count)
-        scaled = (each * count // max(update.num_examples, 1) for each in update.class_counts)
+        # Rounded up: a class that is there stays, and its rows of a classifier are not those of clients without it.
+        scaled = (-(-each * count // max(update.num_examples, 1)) for each in update.class_counts)
         counts = tuple(min(each, limit) for each, limit in zip(scaled, most_of_class, strict=True))
         return replace(update, num_examples=count, class_counts=counts)
 

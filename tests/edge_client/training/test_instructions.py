@@ -106,6 +106,15 @@ def test_an_optional_reference_to_a_set_that_is_absent_leaves_the_others(engine:
     assert result.keeps["mixed"]["fc.bias"].tolist() == [0.5, 1.0]
 
 
+def test_a_rule_whose_tensors_earlier_ones_took_needs_no_source(engine: ByHand) -> None:
+    norms = pb.TensorSelector(kinds=[manifest_pb2.TENSOR_KIND_NORM])  # this model has none
+    start = assemble("start", pb.Rule(source=source("absent"), tensors=norms), pb.Rule(source=source("global")))
+
+    result = run(engine, plan(start, class_sums(), uploads=[upload("sums", "sums")]))
+
+    assert numbers(result, "sums")["count"] == [4.0]
+
+
 def test_a_required_set_of_a_table_that_does_not_fit_is_named(engine: ByHand) -> None:
     bind = [pb.Binding(reference="means", source=source("means"))]
     nearest = [pb.Evaluation(label="nearest", value="start", program="nearest", bindings=bind)]

@@ -601,6 +601,18 @@ def test_a_client_that_comes_late_has_a_cluster_after_one_round(server: Arrivals
     assert (server.assignment(CAROL).round, server.assignment(CAROL).phase) == (3, 1)
 
 
+def test_no_rule_changes_the_shares_by_which_clients_are_clustered(server: Arrivals) -> None:
+    options = {"clusters": 2, "extractor_rounds": 3, "classifier_rounds": 1}
+    settings = {"goal": 3, "min_reports": 3, "rounds": 5, "deadline_s": 60, "rest": 0, "cap": True}
+    server.take(network(), concatenated(2), method="fedconcat", options=options, **settings)
+    for client, counts in ((ALICE, (98, 2)), (BOB, (1, 9)), (CAROL, (1, 9))):  # capped, Alice's were 3 and 1
+        _counts(server, client, counts)
+    server.clock.wind(60)
+    server.advance()
+
+    np.testing.assert_allclose(sorted(server.task.values.shared["centres"].tolist()), [[0.1, 0.9], [0.98, 0.02]])
+
+
 def test_who_catches_up_takes_no_place(server: Arrivals) -> None:
     options = {"clusters": 2, "extractor_rounds": 3, "classifier_rounds": 1}
     settings = {"goal": 2, "min_reports": 2, "rounds": 5, "deadline_s": 60, "rest": 0}

@@ -191,6 +191,8 @@ def test_clients_are_grouped_by_how_their_models_answer_and_all_clusters_start_f
     assert run.clusters() == [0, 1, 0, 1]
     # (10 * 1 + 10 * 2 + 10 * 3 + 30 * 4) / 60 = 3
     assert [value(run.state.shared[f"cluster_{j}"]) for j in range(2)] == [3.0, 3.0]
+    # Who comes late trains from the initial model, as the others did.
+    assert value((run.method.download(run.method.phases[0], run.state, b"late") or {})["global"]) == 7.0
 
 
 def test_a_client_whose_model_answers_with_infinities_has_no_cluster_and_counts_nowhere() -> None:

@@ -131,7 +131,8 @@ def test_integers_become_the_median_of_all() -> None:
 
 def test_nobody_weighs_more_than_three_times_the_median_nor_any_of_its_classes() -> None:
     # The median of 10, 10, 20 and 10^6 that are above 0 is 15, and 3 times that 45. Of 10^6 with 1 and 999,999 of the
-    # classes, 45 examples have 0 and 44. The medians of the classes are 4 and 10: nobody counts more than 12 and 30.
+    # classes, 45 examples have 1 and 45, rounded up, so that no class is lost. The medians of the classes are 4 and 10:
+    # nobody counts more than 12 and 30.
     counts = [(10, (4, 6)), (10, (0, 10)), (20, (10, 10)), (0, (0, 0)), (10**6, (1, 999_999))]
     given_ones = [
         update(client, 1.0, count=count, class_counts=by_class)
@@ -141,7 +142,7 @@ def test_nobody_weighs_more_than_three_times_the_median_nor_any_of_its_classes()
     capped = robust.cap(given_ones)
 
     assert [each.num_examples for each in capped] == [10, 10, 20, 0, 45]
-    assert [each.class_counts for each in capped] == [(4, 6), (0, 10), (10, 10), (0, 0), (0, 30)]
+    assert [each.class_counts for each in capped] == [(4, 6), (0, 10), (10, 10), (0, 0), (1, 30)]
 
 
 def test_class_counts_are_optional_to_the_cap() -> None:

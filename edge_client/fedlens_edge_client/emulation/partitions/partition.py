@@ -28,9 +28,12 @@ _MIN_PHOTOS = {PartitionName.DIRICHLET: 10, PartitionName.POOLED_HALVES: 40}
 _ALLOWED: Mapping[str, tuple[str, Callable[[float], bool]]] = {
     **dict.fromkeys(
         ("clients", "per_class", "test_per_class", "limit", "classes_per_client", "min_photos"),
-        ("at least 1", lambda value: value >= 1),
+        ("a whole number, at least 1", lambda value: isinstance(value, int) and value >= 1),
     ),
-    **dict.fromkeys(("seed", "test_photos", "sigma"), ("0 or more", lambda value: 0 <= value < math.inf)),
+    **dict.fromkeys(
+        ("seed", "test_photos"), ("a whole number, 0 or more", lambda value: isinstance(value, int) and value >= 0)
+    ),
+    "sigma": ("0 or more", lambda value: 0 <= value < math.inf),
     **dict.fromkeys(("mislabelled", "drift"), ("0 to 1", lambda value: 0 <= value <= 1)),
     "beta": ("more than 0", lambda value: 0 < value < math.inf),
     "unseen": ("0 or more and less than 1", lambda value: 0 <= value < 1),
