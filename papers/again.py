@@ -11,7 +11,7 @@ from typing import Any
 
 from fedlens.compare.kept import KEPT, read
 from fedlens.compare.plan import RESULT_FILE, RUNS
-from papers.run import RESULTS, carry_out, command, studies
+from papers.run import RESULTS, carry_out, chosen, command, studies
 
 
 def differing(one: Any, other: Any, place: str = "") -> list[str]:
@@ -51,8 +51,12 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help=f"of {', '.join(studies())}; default: all")
     given = parser.parse_args()
     failed = False
-    for name in given.names or studies():
-        for kept in sorted((RESULTS / name).glob(KEPT))[:1]:
+    for name in chosen(parser, given.names):
+        found = sorted((RESULTS / name).glob(KEPT))[:1]
+        if not found:
+            print(f"{name}: no run is kept that could be repeated")
+            failed = True
+        for kept in found:
             places = repeat(studies()[name], kept, given.photos)
             shown = f"differs in {', '.join(places[:5])}" if places else "the same"
             print(f"{name}, {kept.parent.name}, {kept.name}: {shown}")

@@ -2,15 +2,16 @@
 
 import gzip
 import json
-import os
 from pathlib import Path
 
-from fedlens.compare.kept import KEPT, STUDY_FILE, read
+from fedlens.compare.kept import KEPT, PLANNED_FILE, STUDY_FILE, read
 from fedlens.compare.plan import RESULT_FILE, RUNS
 from fedlens.compare.results import write_json
 from fedlens.whole_file import replacing
 
 _SUFFIX = ".json.gz"
+# When results were last changed that this process has compared; a study is looked at every few seconds, over hours.
+_compared: dict[Path, int] = {}
 
 
 def keep(study_folder: Path, into: Path) -> int:
@@ -20,11 +21,16 @@ def keep(study_folder: Path, into: Path) -> int:
         StudyError: A file of the study cannot be read.
     """
     new = 0
+    planned = read(study_folder / PLANNED_FILE) if (study_folder / PLANNED_FILE).is_file() else None
     for result in sorted(study_folder.glob(f"{RUNS}/*/seed-*/{RESULT_FILE}")):
         place = into / result.parents[1].name / f"{result.parent.name}{_SUFFIX}"
-        if place.is_file() and place.stat().st_mtime_ns >= result.stat().st_mtime_ns:
-            continue  # looked at every few seconds, over hours
+        changed = result.stat().st_mtime_ns
+        if _compared.get(result) == changed and place.is_file():
+            continue
         run = read(result)
+        _compared[result] = changed
+        if planned is not None and run["fingerprint"] not in planned:
+            continue  # of an earlier command's settings, and about to be run anew
         if place.is_file() and read(place)["fingerprint"] == run["fingerprint"]:
             continue
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -46,4 +52,3 @@ def restore(kept: Path, study_folder: Path) -> None:
         if not result.is_file():
             result.parent.mkdir(parents=True, exist_ok=True)
             write_json(result, read(place))
-            os.utime(result, ns=(place.stat().st_atime_ns, place.stat().st_mtime_ns))  # as old as what is kept

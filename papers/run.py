@@ -53,6 +53,14 @@ def carry_out(line: Sequence[str], out: Path, kept: Path) -> int:
             return status
 
 
+def chosen(parser: argparse.ArgumentParser, names: Sequence[str]) -> Sequence[str]:
+    """The studies of these names, or all; ends the program with what is wrong if there is none of a name."""
+    for name in names:
+        if name not in studies():
+            parser.error(f"found {name!r}, must be one of {', '.join(studies())}")
+    return names or list(studies())
+
+
 def main() -> int:
     """Carry out studies; returns the status of the last one that failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -62,9 +70,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help=f"of {', '.join(studies())}; default: all")
     given = parser.parse_args()
     status = 0
-    for name in given.names or studies():
-        if name not in studies():
-            parser.error(f"found {name!r}, must be one of {', '.join(studies())}")
+    for name in chosen(parser, given.names):
         line = command(studies()[name], given.photos, given.out / name, given.workers)
         status = carry_out(line, given.out / name, RESULTS / name) or status
     return status

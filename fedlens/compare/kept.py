@@ -1,11 +1,13 @@
 """Results of finished runs, read again: a study's `results.json`, or runs that were kept one by one.
 
-A study that is going on has `study.json` and the results of its finished runs. A folder of kept runs has `study.json`
+A study that is going on has `study.json`, the fingerprints of its runs in `planned.json`, which leave out finished runs
+of an earlier command's settings, and the results of its finished runs. A folder of kept runs has `study.json`
 and, for each run, `<label>/seed-<n>.json.gz`: what a study's own folder has as `runs/<label>/seed-<n>/result.json`.
 """
 
 import gzip
 import json
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +21,10 @@ from fedlens.compare.report.summary import MethodSummary, Run, summarise
 from fedlens.compare.study import MethodSection, Study, StudyError
 from fedlens_edge_client.emulation.settings_errors import explain
 
-RESULTS_FILE, STUDY_FILE = "results.json", "study.json"
+RESULTS_FILE, STUDY_FILE, PLANNED_FILE = "results.json", "study.json", "planned.json"
+_NEEDED = ("label", "seed", "fingerprint", "settings", "photos", "class_names", "rounds", "made")
+# Other settings may differ between methods, whose own settings win; these say between which clients a difference is.
+_SHARED = ("clients", "partition", "model")
 KEPT, FINISHED = "*/seed-*.json.gz", "runs/*/seed-*/result.json"
 
 
@@ -56,6 +61,8 @@ def load(path: Path) -> Kept:
     else:
         whole = read(path / RESULTS_FILE if path.is_dir() else path)
         study, runs = (whole.get("study"), whole.get("runs", [])) if isinstance(whole, dict) else (None, [])
+    if not isinstance(runs, list):
+        raise StudyError(f"{path}: not the results of a study: its runs are no list")
     for run in runs:
         if not isinstance(run, dict) or run.get("form") != FORM:
             found = run.get("form", 1) if isinstance(run, dict) else "none"
@@ -63,6 +70,11 @@ def load(path: Path) -> Kept:
                 f"{path}: results of form {found}, but this version reads form {FORM}: run the study again, or read "
                 "them with the version that made them"
             )
+        if lacking := [name for name in _NEEDED if name not in run]:
+            raise StudyError(f"{path}: a run has no {lacking[0]!r}; its file is damaged: run the study again")
+    if (path / PLANNED_FILE).is_file():
+        planned = read(path / PLANNED_FILE)
+        runs = [run for run in runs if run["fingerprint"] in planned]
     try:
         return Kept(Study.model_validate(study), runs)
     except ValidationError as error:
@@ -70,19 +82,31 @@ def load(path: Path) -> Kept:
 
 
 def load_all(paths: Sequence[Path]) -> Kept:
-    """The results of several studies of the same photos as one, with the settings of the first.
+    """The results of several studies of the same clients and photos as one, with the settings of the first.
 
     Raises:
-        StudyError: As `load`; or they are of other photos, or two have different runs of one name.
+        StudyError: As `load`; or they are of other clients or photos, or two have different runs of one method.
     """
     studies = [load(path) for path in paths]
     first = studies[0]
     methods: dict[str, MethodSection] = {}
+    settings: dict[str, tuple[MethodSection, str]] = {}
     runs: dict[tuple[str, int], Run] = {}
     for path, kept in zip(paths, studies, strict=True):
+        for what in _SHARED:
+            if getattr(kept.study, what) != getattr(first.study, what):
+                raise StudyError(
+                    f"{path}: its {what} differ from those of {paths[0]}, so that seeds are no pairs: give studies "
+                    f"that share {', '.join(_SHARED)}"
+                )
+        for label, method in kept.study.methods.items():
+            own = method, kept.study.task_settings(label, seed=0)
+            if settings.setdefault(label, own) != own:
+                raise StudyError(f"{path}: its {label} has other settings than in {paths[0]}: give one of both")
         for run in kept.runs:
+            start = next(iter(runs.values()), run)
             for what in ("photos", "class_names"):
-                if first.runs and run[what] != first.runs[0][what]:
+                if run[what] != start[what]:
                     raise StudyError(
                         f"{path}: made with other photos than {paths[0]}; their accuracies cannot be compared: give "
                         "studies that were run with the same --photos"
@@ -121,5 +145,5 @@ def read(path: Path) -> Any:
         return json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
     except FileNotFoundError as error:
         raise StudyError(f"{path}: there are no results; give the folder of a study, or its {RESULTS_FILE}") from error
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, zlib.error) as error:
         raise StudyError(f"{path}: cannot be read as results: {error}") from error

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedlens.compare import refusals, results, run_state
 from fedlens.compare.bundles import export, pretrain
-from fedlens.compare.kept import RESULTS_FILE, STUDY_FILE, Kept
+from fedlens.compare.kept import PLANNED_FILE, RESULTS_FILE, STUDY_FILE, Kept
 from fedlens.compare.on_ray.cluster import RayConfig, connected
 from fedlens.compare.on_ray.runs import run_on_ray
 from fedlens.compare.photos import study_photos
@@ -64,7 +64,8 @@ def run_study(study: Study, config: SessionConfig, console: Console) -> int:
         The exit status: 0, 1 after a failed run, 130 or 143 after a signal.
 
     Raises:
-        StudyError: The study or, with the exported bundles, the round engine refuses a setting.
+        StudyError: The study or, with the exported bundles, the round engine refuses a setting; or the folder cannot be
+            written.
         FolderInUse: Another study uses the folder.
         SourceUnavailable, EdgeClientError: The photos cannot be had or used.
         TrackerMissing: TensorBoard or MLflow is asked for and not installed.
@@ -79,12 +80,14 @@ def run_study(study: Study, config: SessionConfig, console: Console) -> int:
         # Find early that a pool cannot serve the partition, which divides it for all clients at once.
         for run in {run.fleet.partition: run for run in planned.runs}.values():
             run.fleet.album(0)
-        results.write_json(config.out / STUDY_FILE, _described(study))
         for run in planned.runs:
             run_state.redo(run.folder)
         missing = [run for run in planned.runs if not run.is_done]
         if missing:
             refusals.check_bundles(planned.runs)
+        with _written(config.out):
+            results.write_json(config.out / STUDY_FILE, _described(study))
+            results.write_json(config.out / PLANNED_FILE, [run.fingerprint for run in planned.runs])
         _introduce(console, study, photos.pool, planned, len(planned.runs) - len(missing))
         for run in missing:
             if run.result.is_file():
@@ -96,7 +99,8 @@ def run_study(study: Study, config: SessionConfig, console: Console) -> int:
                 ray = stack.enter_context(connected(config.ray, config.workers))
             interrupts = stack.enter_context(Interrupts())
             failures = _work(planned, missing, config, console, interrupts, ray)
-        summaries = _write(study, planned, config, failures)
+        with _written(config.out):
+            summaries = _write(study, planned, config, failures)
         if summaries:
             console.print(tables.rich_table(study, summaries, console.width))
             say(console, f"the report is {config.out / REPORT_FILE}")
@@ -106,6 +110,15 @@ def run_study(study: Study, config: SessionConfig, console: Console) -> int:
             say(console, "stopped; the same command goes on from here")
             return interrupts.exit_status
     return EXIT_FAILED if failures else 0
+
+
+@contextmanager
+def _written(out: Path) -> Iterator[None]:
+    """Tell what cannot be written, such as on a full disk."""
+    try:
+        yield
+    except OSError as error:
+        raise StudyError(f"{error.filename or out} cannot be written: {error.strerror}") from error
 
 
 def _described(study: Study) -> dict[str, Any]:

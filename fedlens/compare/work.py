@@ -4,6 +4,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from fedlens.compare import results, run_state
@@ -15,6 +16,16 @@ from fedlens.jobs import Report, throttled
 from fedlens.reports.made import made
 
 TIMES_FILE, FINGERPRINT_FILE, MODEL_FILE = "times.jsonl", "fingerprint", "model.blob"
+
+
+def _seconds(times: Path) -> dict[int, float]:
+    """Seconds by round; those of a resumed round count from its last start. A line may have been cut short."""
+    found: dict[int, float] = {}
+    for line in times.read_text(encoding="utf-8").splitlines():
+        with suppress(ValueError):
+            number, seconds = json.loads(line)
+            found[number] = seconds
+    return found
 
 
 def prepare(plan: RunPlan) -> None:
@@ -51,7 +62,10 @@ def carry_out(
     """
     prepare(plan)
     committed = throttled(report)
-    with (plan.folder / TIMES_FILE).open("a", encoding="utf-8") as times:
+    with (plan.folder / TIMES_FILE).open("a+", encoding="utf-8") as times:
+        times.seek(0)
+        if (before := times.read()) and not before.endswith("\n"):
+            times.write("\n")  # a full disk or a loss of power may have cut the last line short
 
         def ended(number: int, seconds: float) -> None:
             times.write(json.dumps([number, seconds]) + "\n")
@@ -80,9 +94,7 @@ def carry_out(
             raise
     if result.model is not None:
         (plan.folder / MODEL_FILE).write_bytes(result.model)
-    # Seconds by round; those of a resumed round count from its last start.
-    lines = (plan.folder / TIMES_FILE).read_text(encoding="utf-8").splitlines()
-    values = results.run_values(plan, result, dict(map(json.loads, lines)), made())
+    values = results.run_values(plan, result, _seconds(plan.folder / TIMES_FILE), made())
     results.write_json(plan.result, values)
     rounds, columns = result.shown.task.rounds_total, run_columns(values)
     # The last model is evaluated after its commit; the table shows that evaluation.

@@ -1,14 +1,19 @@
 """Studies that are carried out: their command lines, and runs that are kept while others go on."""
 
+import argparse
 import itertools
+import os
 import sys
 from pathlib import Path
+
+import pytest
 
 from fedlens.compare.kept import load
 from fedlens.compare.study import load as load_study
 from papers.again import differing, without_choice
-from papers.run import carry_out, command, studies
-from tests.fedlens.compare.test_kept import RUNS, folder
+from papers.keeping import keep
+from papers.run import carry_out, chosen, command, studies
+from tests.fedlens.compare.test_kept import RUNS, folder, made
 
 # Leaves one more finished run, if it finds those before it, and fails as a study does that was stopped.
 STUDY = """
@@ -47,6 +52,22 @@ def test_each_run_is_kept_and_a_new_folder_goes_on_from_the_kept_ones(tmp_path: 
 
     assert seen == [(3, 1), (2, 2), (1, 3), (0, 4)]
     assert load(kept).summaries == load(source).summaries
+
+
+def test_a_run_that_was_made_anew_is_kept_though_the_kept_one_was_checked_out_later(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    keep(folder(tmp_path / "first", RUNS[0]), kept)
+    anew = folder(tmp_path / "anew", made("alone", 1, 9))
+    os.utime(anew / "runs" / "alone" / "seed-1" / "result.json", (1, 1))
+
+    assert keep(anew, kept) == 1
+
+
+def test_a_name_without_a_study_ends_the_program_before_any_work(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        chosen(argparse.ArgumentParser(), ["fedns", "fednss"])
+
+    assert "found 'fednss', must be one of fedns," in capsys.readouterr().err
 
 
 def test_what_differs_between_two_runs_is_named() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from fedlens.compare.columns import COLUMNS, EXAMINED, MOMENTS, Column
 from fedlens.reports.task_report import macro
 
+_WITHOUT_UPDATE = ("failed", "quarantined", "pending")
 Run = Mapping[str, Any]  # as `results.run_values` gives it
 
 
@@ -50,6 +51,7 @@ class MethodSummary:
             seeds; None if no client did.
         seconds: Duration of a run on this machine, mean over seeds.
         curves: Curves of `global_accuracy`, and of `pooled_accuracy`: each round's clients with their own models.
+        measured: By seed, how many clients have the personal figures of the end, such as `2 of 4`; not if all have.
         faults: A line for each abandoned round and each member without a used update.
         by_seed: Columns of each seed's run.
         confusion: Test photos by true and predicted class, summed over seeds, as `run_confusion`; None without one.
@@ -63,6 +65,7 @@ class MethodSummary:
     bytes_up_each: float | None
     seconds: float
     curves: Mapping[Column, tuple[Point, ...]]
+    measured: Mapping[int, str]
     faults: tuple[str, ...]
     by_seed: Mapping[int, Mapping[Column, float]]
     confusion: Sequence[Sequence[int]] | None
@@ -91,6 +94,7 @@ def summarise(label: str, runs: Sequence[Run]) -> MethodSummary:
             # A model that clients keep is evaluated when it is trained; else they start from the rounds before.
             "pooled_accuracy": _curve(rounds, "personal_personal", 1) or _curve(rounds, "personal_before", 0),
         },
+        measured={run["seed"]: found for run in runs if (found := _measured_clients(run))},
         faults=tuple(fault for run in runs for fault in _faults(run)),
         confusion=_summed([matrix for run in runs if (matrix := run_confusion(run)) is not None]),
         by_seed={run["seed"]: found for run, found in zip(runs, each, strict=True)},
@@ -129,6 +133,17 @@ def run_columns(run: Run) -> dict[Column, float]:
         if examined:
             found[column] = statistics.fmean(each["correct"] / each["count"] for each in examined)
     return found
+
+
+def _measured_clients(run: Run) -> str:
+    """How many clients of how many were measured at the end, such as `2 of 4`; empty: all, or no personal figures."""
+    rounds = committed(run)
+    if not (run["settings"]["personal_evaluation"] and rounds and rounds[-1]["personal_before"]):
+        return ""
+    members = rounds[-1]["members"]
+    measured = sum("before" in member for member in members)
+    asked = sum(member["state"] in ("reported", *_WITHOUT_UPDATE) for member in members)
+    return "" if measured == asked else f"{measured} of {asked}"
 
 
 def run_confusion(run: Run) -> Sequence[Sequence[int]] | None:
@@ -172,13 +187,10 @@ def _by_camera(run: Run) -> dict[tuple[Column, str], float]:
 
 
 def _sent_by_a_client(run: Run) -> float | None:
-    sent = [
-        member["bytes_up"]
-        for entry in committed(run)
-        for member in entry["members"]
-        # What is trained for the last evaluation is not sent.
-        if member["state"] == "reported" and member["photos"] and "fine_tuned" not in member
-    ]
+    members = [member for entry in committed(run) for member in entry["members"] if member["state"] == "reported"]
+    # A phase that only counts labels trains nothing; what is trained for the last evaluation is not sent.
+    trained = "after" if any("after" in member for member in members) else "photos"
+    sent = [member["bytes_up"] for member in members if member.get(trained) and "fine_tuned" not in member]
     return statistics.fmean(sent) if sent else None
 
 
@@ -224,6 +236,6 @@ def _faults(run: Run) -> Iterable[str]:
         if entry["state"] == "abandoned":
             yield f"{where}: abandoned, {entry['reason']}"
         for member in entry["members"]:
-            if member["state"] in ("failed", "quarantined", "pending"):
+            if member["state"] in _WITHOUT_UPDATE:
                 why = member["reason"] or "did not report in time"
                 yield f"{where}, {member['client']}: {member['state']}, {why}"

@@ -56,7 +56,8 @@ def note(study: Study, summaries: Sequence[MethodSummary]) -> str:
     tested = "all photos of people never met" if "unseen_accuracy" in shown else "all test photos"
     return (
         f"Percent of test photos, {over}. Global: the shared model on {tested}. Personal: each client's own "
-        f"model on its own test photos, mean over clients.{examined}{stars}{_absent(study, summaries)}"
+        f"model on its own test photos; accuracy is the mean over clients, precision, recall and what is "
+        f"pooled are of all clients' photos together.{examined}{stars}{_absent(study, summaries)}"
     )
 
 
@@ -66,6 +67,8 @@ def _absent(study: Study, summaries: Sequence[MethodSummary]) -> str:
     lacking = {label: [seed for seed in study.seeds if seed not in ended.get(label, ())] for label in study.methods}
     runs = [f"{label} (seed {', '.join(map(str, seeds))})" for label, seeds in lacking.items() if seeds]
     told = f" There are no results of {'; '.join(runs)}." if runs else ""
+    fewer = [f"{s.label} (seed {seed}: {found} clients)" for s in summaries for seed, found in s.measured.items()]
+    told += f" Personal figures leave out clients that could not be measured: {'; '.join(fewer)}." if fewer else ""
     if len(summaries) > 1 and not differences(study, summaries):
         told += (
             " There are no differences: no method with the same seeds is the others' baseline; --baseline names one."

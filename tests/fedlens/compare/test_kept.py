@@ -57,6 +57,8 @@ def test_a_run_is_kept_once_and_again_when_it_has_changed(tmp_path: Path) -> Non
     before = (kept / "alone" / "seed-1.json.gz").read_bytes()
 
     assert keep(out, kept) == 0
+    (kept / "alone" / "seed-1.json.gz").touch()  # as a checkout does
+    assert keep(out, kept) == 0
     assert (kept / "alone" / "seed-1.json.gz").read_bytes() == before
     (out / "runs" / "alone" / "seed-1" / "result.json").write_text(json.dumps(made("alone", 1, 9)))
     assert keep(out, kept) == 1
@@ -91,6 +93,42 @@ def test_studies_of_other_photos_are_refused(tmp_path: Path) -> None:
         load_all([one, other])
 
 
+def test_an_empty_study_does_not_hide_that_others_are_of_other_photos(tmp_path: Path) -> None:
+    empty, one = folder(tmp_path / "empty"), folder(tmp_path / "one", RUNS[0])
+    other = folder(tmp_path / "other", made("together", 1, 3, photos="b" * 64))
+
+    with pytest.raises(StudyError, match=r"other: made with other photos"):
+        load_all([empty, one, other])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"clients": 9}, r"other: its clients differ from those of .*one, so that seeds are no pairs"),
+        ({"partition": {"name": "classes"}}, r"other: its partition differ from those of .*one"),
+        ({"rounds": 99}, r"other: its alone has other settings than in .*one: give one of both"),
+    ],
+)
+def test_studies_that_share_no_clients_and_methods_of_other_settings_are_refused(
+    tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    one, other = folder(tmp_path / "one", RUNS[0]), folder(tmp_path / "other", RUNS[1])
+    results = json.loads((other / "results.json").read_text())
+    (other / "results.json").write_text(json.dumps(results | {"study": results["study"] | change}))
+
+    with pytest.raises(StudyError, match=words):
+        load_all([one, other])
+
+
+def test_runs_of_an_earlier_commands_settings_are_left_out_while_a_study_goes_on(tmp_path: Path) -> None:
+    out = folder(tmp_path / "out", *RUNS)
+    (out / "results.json").unlink()
+    (out / "planned.json").write_text(json.dumps([run["fingerprint"] for run in RUNS[2:]]))
+
+    assert [run["label"] for run in load(out).runs] == ["together", "together"]
+    assert keep(out, tmp_path / "kept") == 2
+
+
 def test_two_runs_of_one_name_that_differ_are_refused(tmp_path: Path) -> None:
     one, other = folder(tmp_path / "one", RUNS[0]), folder(tmp_path / "other", made("alone", 1, 7))
 
@@ -113,6 +151,8 @@ def test_results_of_an_older_form_are_refused_with_what_to_do(tmp_path: Path) ->
         ("results.json", "[", "cannot be read as results"),
         ("results.json", '{"study": {}, "runs": []}', "not the results of a study: name: found nothing, must be"),
         ("results.json", "[]", "not the results of a study: found None, must be a table"),
+        ("results.json", '{"study": {}, "runs": 5}', "not the results of a study: its runs are no list"),
+        ("results.json", '{"study": {}, "runs": [{"form": 2}]}', "a run has no 'label'; its file is damaged"),
     ],
 )
 def test_what_is_not_results_is_refused(tmp_path: Path, name: str, content: str | None, words: str) -> None:
@@ -121,6 +161,16 @@ def test_what_is_not_results_is_refused(tmp_path: Path, name: str, content: str 
 
     with pytest.raises(StudyError, match=words):
         load(tmp_path / name)
+
+
+def test_a_damaged_kept_run_is_named(tmp_path: Path) -> None:
+    keep(folder(tmp_path / "out", RUNS[0]), tmp_path / "kept")
+    kept = tmp_path / "kept" / "alone" / "seed-1.json.gz"
+    raw = bytearray(kept.read_bytes())
+    for at in range(12, len(raw)):
+        kept.write_bytes(raw[:at] + bytes([raw[at] ^ 255]) + raw[at + 1 :])
+        with pytest.raises(StudyError, match=r"seed-1\.json\.gz: cannot be read"):
+            load(tmp_path / "kept")
 
 
 def test_a_column_has_a_name_and_a_title() -> None:

@@ -15,13 +15,14 @@ from fedlens_edge_client.emulation.partitions import SETTINGS, BadPartition, Par
         ({"sigma": float("inf")}, "sigma of partition dirichlet is inf"),
         ({"drift": 1.5}, "drift of partition dirichlet is 1.5; allowed is 0 to 1"),
         ({"mislabelled": -0.5}, "mislabelled of partition dirichlet is -0.5; allowed is 0 to 1"),
-        ({"clients": 0}, "clients of partition dirichlet is 0; allowed is at least 1"),
+        ({"clients": 0}, "clients of partition dirichlet is 0; allowed is a whole number, at least 1"),
         ({"per_class": 0}, "per_class of partition dirichlet is 0"),
         ({"min_photos": 0}, "min_photos of partition dirichlet is 0"),
         ({"classes_per_client": 0}, "classes_per_client of partition dirichlet is 0"),
         ({"unseen": 1.0}, "unseen of partition dirichlet is 1.0; allowed is 0 or more and less than 1"),
         ({"unseen": -0.1}, "unseen of partition dirichlet is -0.1; allowed"),
-        ({"test_photos": -1}, "test_photos of partition dirichlet is -1; allowed is 0 or more"),
+        ({"test_photos": -1}, "test_photos of partition dirichlet is -1; allowed is a whole number, 0 or more"),
+        ({"per_class": 2.5}, "per_class of partition dirichlet is 2.5; allowed is a whole number, at least 1"),
     ],
 )
 def test_a_setting_out_of_its_range_is_named(settings: dict[str, Any], told: str) -> None:

@@ -65,6 +65,26 @@ def test_a_personal_accuracy_is_the_mean_over_clients_and_not_over_photos() -> N
     assert found["pooled_accuracy"] == pytest.approx(0.7)
 
 
+def test_rounds_that_only_count_labels_are_none_in_which_a_client_trains() -> None:
+    ended = run(1, 3, 3)
+    counting, training = ended["rounds"]
+    counting["members"] = [member(0, "reported", up=50)]
+    training["members"] = [member(0, "reported", up=1000, after=(3, 4)), member(1, "reported", up=2000, after=(3, 4))]
+
+    assert summarise("m", [ended]).bytes_up_each == 1500
+
+
+def test_clients_that_could_not_be_measured_are_counted() -> None:
+    ended = run(1, 3)
+    ended["rounds"][0]["members"] = [member(0, "reported", before=(4, 4)), member(1, "failed"), member(2, "pending")]
+    study = parse_study(tomllib.loads(STUDY) | {"seeds": [1]}, Path(), "small.toml")
+
+    told = note(study, [summarise("m", [ended])])
+
+    assert "Personal figures leave out clients that could not be measured: m (seed 1: 1 of 3 clients)." in told
+    assert "could not be measured" not in note(study, [summarise("m", [run(1, 3)])])
+
+
 def test_each_client_is_judged_by_what_it_would_use_what_that_becomes_and_what_it_last_trained() -> None:
     ended = run(1, 3, 3, 3)
     first, second, last = ended["rounds"]
