@@ -56,5 +56,6 @@ def for_task(task: TaskPlan) -> Method:
     bundles.need_equal(task)
     whole = all(each.bundle_class == manifest_pb2.BUNDLE_CLASS_WHOLE_MODEL for each in task.ordinary)
     if whole and task.settings.batch_norm == "average" and not bundles.tensors(task, NORMS):
-        return fedavg.for_task(task)
+        same = "fedbn is fedavg in this task: no model of it has BatchNorm that could stay with the clients"
+        return replace(fedavg.for_task(task), notice=same)
     return keeping_norms(fedavg.for_task, task)

@@ -224,6 +224,7 @@ class Method:
             called before `aggregate`. None: no phase has an intake.
         per_client: Whether single clients have a state, here or on their phones, that goes with the shared one: then
             neither can be taken back alone, and no client trains for nothing.
+        notice: What the task's owner should know of it, shown with the task; empty: nothing.
     """
 
     phases: tuple[Phase, ...]
@@ -232,6 +233,7 @@ class Method:
     aggregate: Aggregate
     admit: Aggregate | None = None
     per_client: bool = False
+    notice: str = ""
 
 
 class Shared(IntEnum):

@@ -130,6 +130,14 @@ def make(bench: Bench, *manifests: bytes) -> None:
     tasks.create(bench.federation, request, ADMIN).result()
 
 
+def test_what_a_method_has_to_say_is_shown_with_the_task(bench: Bench) -> None:
+    bench.make(population=2)
+    bench.make(population=2, method="fedbn", name="other")
+
+    plain, same = (found.notices for found in tasks.listed(bench.federation).tasks)
+    assert not plain and "fedbn is fedavg in this task" in same[0]
+
+
 def test_parts_must_be_stored_first(bench: Bench) -> None:
     bundle = tiny_bundle()
 

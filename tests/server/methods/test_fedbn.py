@@ -42,6 +42,7 @@ def test_on_a_whole_model_without_batch_norm_it_is_fedavg() -> None:
     method, other = made("fedbn", tiny_bundle()), made("fedavg", tiny_bundle())
 
     assert method.phases == other.phases
+    assert "fedbn is fedavg in this task" in method.notice
     state = after(method, begun(method), [update(ALICE, weights(1.0), 1), update(BOB, weights(4.0), 2)])
     assert state.shared["global"]["fc.bias"][0] == 3.0
     assert sorted(method.download(method.phases[0], state, None) or {}) == ["global"]

@@ -127,7 +127,11 @@ def summary(federation: Federation, task: Task) -> admin_pb2.Task:
         privacy=_privacy(task),
         awaited_canaries=canaries.awaited(task),
         statements=[bundle.statement for bundle in task.bundles],
-        notices=[*canaries.notices(task), *statements.notices(task, federation.clock.calendar())],
+        notices=[
+            *filter(None, [task.method.notice]),
+            *canaries.notices(task),
+            *statements.notices(task, federation.clock.calendar()),
+        ],
     )
 
 
