@@ -108,6 +108,7 @@ internal data class EnrolmentLink(
         }
 
         private const val MOST_SHOWN = 60
+        private const val MOST_PORT = 65_535
         private const val MOST_OF_OPERATOR = 100
         private const val MOST_OF_PURPOSE = 500
         private val UNSEEN = Regex("[\\x00-\\x20\\x7f-\\xa0]+")
@@ -145,12 +146,15 @@ internal data class EnrolmentLink(
                 }
             val isOwnMachine = address.scheme == "http" && address.host in OWN_MACHINE
             return when {
-                address.host == null -> Reading.Bad(Problem.SERVER_UNREADABLE, server)
+                address.host == null || !isPort(address.port) -> Reading.Bad(Problem.SERVER_UNREADABLE, server)
                 address.scheme != "https" && !isOwnMachine -> Reading.Bad(Problem.SERVER_NOT_SECURE, server)
                 address.rawUserInfo != null -> Reading.Bad(Problem.SERVER_WITH_MORE, server)
                 else -> null
             }
         }
+
+        /** URI takes any number for a port; -1 is none. */
+        private fun isPort(port: Int) = port == -1 || port in 1..MOST_PORT
 
         private fun wrongToken(token: String): Reading.Bad? =
             when {

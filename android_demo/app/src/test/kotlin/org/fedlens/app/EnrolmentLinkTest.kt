@@ -107,6 +107,8 @@ class EnrolmentLinkTest {
                 "fl.example.org/join#token=t" to Reading.Bad(Problem.NOT_A_LINK, "fl.example.org/join#token=t"),
                 "https:///join#token=t" to Reading.Bad(Problem.SERVER_UNREADABLE, "https:"),
                 "https://a[b/join#token=t" to Reading.Bad(Problem.SERVER_UNREADABLE, "https://a[b"),
+                "https://a.org:0/join#token=t" to Reading.Bad(Problem.SERVER_UNREADABLE, "https://a.org:0"),
+                "https://a.org:99999/join#token=t" to Reading.Bad(Problem.SERVER_UNREADABLE, "https://a.org:99999"),
                 "http://a.org/join#token=t" to Reading.Bad(Problem.SERVER_NOT_SECURE, "http://a.org"),
                 "https://me@a.org/join#token=t" to Reading.Bad(Problem.SERVER_WITH_MORE, "https://me@a.org"),
                 "https://a.org/join?b#token=t" to Reading.Bad(Problem.SERVER_WITH_MORE, "https://a.org/join?b"),

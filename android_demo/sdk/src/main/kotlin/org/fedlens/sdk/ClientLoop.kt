@@ -81,15 +81,23 @@ internal class ClientLoop(
             false
         }
 
-    /** Deliver the result in the outbox, or take part in one round if there is none. */
-    suspend fun runOnce(): Event.Outcome = recovering { nextOutcome() }.also { models.settle() }
+    /**
+     * Deliver the result in the outbox, or take part in one round if there is none.
+     *
+     * @param isHeld The server may hold check-ins, as the settings say.
+     */
+    suspend fun runOnce(isHeld: Boolean = true): Event.Outcome {
+        val holdMs = if (isHeld) settings.holdMs else 0
+        return recovering { nextOutcome(holdMs) }.also { models.settle() }
+    }
 
     /** Enrol if necessary and ask once for the current model, without starting work. */
     suspend fun learnOfModel() {
         recovering {
             enrol()
             reporter.enter(ClientState.CheckingIn)
-            learnFrom(checkIn(holdMs = 0))
+            // Without photos: a place in a round, which nobody would take here, is left to others.
+            learnFrom(checkIn(photos = 0, holdMs = 0))
         }
         models.settle()
         reporter.enter(ClientState.Idle)
@@ -140,7 +148,7 @@ internal class ClientLoop(
             .build()
     }
 
-    private suspend fun nextOutcome(): Event.Outcome {
+    private suspend fun nextOutcome(holdMs: Int): Event.Outcome {
         enrol()
         if (mayHaveResult) {
             delivery.waiting()?.let { return deliver(it) }
@@ -150,7 +158,7 @@ internal class ClientLoop(
         while (true) {
             reporter.enter(ClientState.CheckingIn)
             val started = System.nanoTime()
-            val response = checkIn()
+            val response = checkIn(offered(), holdMs)
             val heldMs = (System.nanoTime() - started) / NANOS_PER_MS
             learnFrom(response)
             when (response.resultCase) {
@@ -182,20 +190,26 @@ internal class ClientLoop(
         reporter.report(Event.Enrolled(state.clientId.toHex(), given.word))
     }
 
-    private suspend fun checkIn(holdMs: Int = settings.holdMs): CheckInResponse {
+    /** The number of photos to train on. */
+    private suspend fun offered(): Int {
         val photos = if (onlyTest) 0 else configuration.album.examples().labelled.count { !it.isTest }
-        val offered = if (photos < settings.policy().leastTrainPhotos) 0 else photos
-        return transport.checkIn(
+        return if (photos < settings.policy().leastTrainPhotos) 0 else photos
+    }
+
+    private suspend fun checkIn(
+        photos: Int,
+        holdMs: Int,
+    ): CheckInResponse =
+        transport.checkIn(
             CheckInRequest
                 .newBuilder()
                 .setProtocol(Wire.PROTOCOL)
                 .setTask(settings.task ?: 0)
-                .setNumExamples(offered.toLong())
+                .setNumExamples(photos.toLong())
                 .setHoldMs(holdMs)
                 .setClientVersion(settings.clientVersion.toInt())
                 .build(),
         )
-    }
 
     private suspend fun wait(
         wait: Wait,

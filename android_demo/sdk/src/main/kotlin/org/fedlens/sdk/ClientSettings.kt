@@ -21,7 +21,8 @@ import java.io.File
  * @property maxCacheBytes Limit of the blob cache, and separately of the feature cache, so both together take up to
  *     twice as much; the least recently used entries are deleted first.
  * @property backoff How failed requests are repeated; by default without limit.
- * @property holdMs Milliseconds for which the server may hold a check-in until there is work.
+ * @property holdMs Milliseconds for which the server may hold a check-in until there is work; background jobs do not ask
+ *     it to.
  * @property clientVersion Of the app, as its makers count it, 0 to 2^32 - 1; a task may require a least one.
  * @property audience Names of federations for which bundles may be signed; the platform's application id is always one.
  * @property isolation Where bundles' programs run.

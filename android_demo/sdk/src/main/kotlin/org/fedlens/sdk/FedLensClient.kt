@@ -113,7 +113,10 @@ public class FedLensClient internal constructor(
      * @throws FedLensException As [run].
      * @throws java.io.IOException As [run].
      */
-    public suspend fun runOnce(): Event.Outcome = inThread { working { it.runOnce() } }
+    public suspend fun runOnce(): Event.Outcome = runOnce(isHeld = true)
+
+    /** [runOnce], in which the server holds check-ins, as the settings say, only if [isHeld]. */
+    internal suspend fun runOnce(isHeld: Boolean): Event.Outcome = inThread { working { it.runOnce(isHeld) } }
 
     /**
      * Enrol this client if necessary and ask the server once for its current model, which [predict], [embedNew] and

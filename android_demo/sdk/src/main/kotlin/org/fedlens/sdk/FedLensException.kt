@@ -255,7 +255,7 @@ public class StateException(
         /** It cannot be read. */
         DAMAGED,
 
-        /** It cannot be written, for example because the disk is full. */
+        /** It cannot be written now, for example because the disk is full, or the phone's keystore does not answer. */
         NOT_WRITABLE,
 
         /** This client is not enrolled yet and has no enrolment token. */

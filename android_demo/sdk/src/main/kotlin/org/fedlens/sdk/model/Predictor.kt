@@ -38,13 +38,14 @@ import org.fedlens.sdk.training.Requirements
 import org.fedlens.sdk.training.Sources
 import org.fedlens.sdk.training.assemble
 import java.io.Closeable
+import java.io.File
 
 /**
  * Predictions and tests of models, beside a training that may be under way: the engine and the thread are its own.
  *
  * A model that is not all here is fetched, but not over a metered network, and not for long if another one is here.
  *
- * @param transport Source of parts and blobs.
+ * @property transport Source of parts and blobs.
  * @param cache Cache for them.
  * @property features Cached features of photos.
  * @property decoder Decoder of photos.
@@ -60,7 +61,7 @@ import java.io.Closeable
  * `NO_UNMETERED_NETWORK`.
  */
 internal class Predictor(
-    transport: Transport,
+    private val transport: Transport,
     cache: Cache,
     private val features: FeatureCache,
     private val decoder: PhotoDecoder,
@@ -75,6 +76,7 @@ internal class Predictor(
     private val opened = OpenBundle(trust, engineOf, worker)
     private val here = Fetching(cache, null, emit)
     private val anywhere = Fetching(cache, transport::fetch, emit)
+    private val unmetered = Fetching(cache, ::fetchUnmetered, emit)
     private val turn = Mutex()
 
     /**
@@ -170,19 +172,31 @@ internal class Predictor(
             if (isFree && comesSoon(wanted)) ifHere(wanted, use)?.let { return it.value }
             ifHere(other, use)?.let { return it.value }
         }
-        if (isFree) return use(wanted, anywhere)
-        throw TransportException(
+        if (isFree) return use(wanted, unmetered)
+        throw noUnmeteredNetwork()
+    }
+
+    private suspend fun fetchUnmetered(
+        sha256: ByteArray,
+        into: File,
+        maxBytes: Long,
+    ) = transport.fetchChecked(sha256, into, maxBytes) {
+        // Each time: attempts may go on for hours, in which a phone leaves its Wi-Fi.
+        if (!hasUnmeteredNetwork()) throw noUnmeteredNetwork()
+    }
+
+    private fun noUnmeteredNetwork() =
+        TransportException(
             TransportException.Reason.NO_UNMETERED_NETWORK,
             "the model is not on this device yet, and there is no unmetered network; fetchModel() takes any network",
         )
-    }
 
     private suspend fun isHere(version: Version): Boolean =
         ifHere(version) { used, fetching -> using(used, fetching) { } } != null
 
     private suspend fun comesSoon(version: Version): Boolean =
         try {
-            withTimeoutOrNull(PATIENCE_MS) { using(version, anywhere) { } } != null
+            withTimeoutOrNull(PATIENCE_MS) { using(version, unmetered) { } } != null
         } catch (_: TransportException) {
             // No network, or the round has passed and its blobs are gone.
             false

@@ -100,8 +100,16 @@ internal class HttpTransport(
         sha256: ByteArray,
         into: File,
         maxBytes: Long,
+    ): Unit = fetchChecked(sha256, into, maxBytes) { }
+
+    override suspend fun fetchChecked(
+        sha256: ByteArray,
+        into: File,
+        maxBytes: Long,
+        check: () -> Unit,
     ): Unit =
         retrying.repeat {
+            check()
             val download = Download(into, maxBytes)
             val request = newRequest("v1/blobs/${sha256.toHex()}")
             if (download.have > 0) request.header("Range", "bytes=${download.have}-")

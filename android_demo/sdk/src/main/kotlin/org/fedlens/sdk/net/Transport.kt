@@ -42,6 +42,21 @@ internal interface Transport : Closeable {
         maxBytes: Long,
     )
 
+    /**
+     * [fetch], as long as it is allowed.
+     *
+     * @param check Called before each attempt; an exception from it ends the call.
+     */
+    suspend fun fetchChecked(
+        sha256: ByteArray,
+        into: File,
+        maxBytes: Long,
+        check: () -> Unit,
+    ) {
+        check()
+        fetch(sha256, into, maxBytes)
+    }
+
     /** Send a result; return when the server has stored it. */
     suspend fun putUpdate(
         task: Long,

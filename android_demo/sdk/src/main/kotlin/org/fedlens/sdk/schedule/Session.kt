@@ -49,18 +49,31 @@ internal class Session(
             Ending(!isFinal, client.state.value, if (isFinal) Background.GIVEN_UP else null)
         } catch (_: IOException) {
             Ending(true, client.state.value)
-        } catch (failure: RuntimeException) {
-            // Cancellation is a RuntimeException too; an app that closes the client cancels its calls.
+        } catch (_: CancellationException) {
+            // An app that closes the client cancels its calls, but not this job.
             currentCoroutineContext().ensureActive()
-            if (failure !is CancellationException) Log.e("FedLens", "a job has failed", failure)
             Ending(false)
+        } catch (failure: Throwable) {
+            currentCoroutineContext().ensureActive()
+            // An Error too, such as a want of memory: thrown on, it would end the app.
+            Log.e("FedLens", "a job has failed", failure)
+            Ending(false, client.state.value)
         }
     }
 
     private fun rounds(isAskedFor: Boolean): Flow<Ending> =
         flow {
-            while (client.runOnce() is Event.RoundReported && !isAskedFor) Unit
-            emit(Ending(false, client.state.value))
+            val left =
+                try {
+                    // A held check-in keeps a phone awake, which only a user who waits may want.
+                    while (client.runOnce(isHeld = isAskedFor) is Event.RoundReported && !isAskedFor) Unit
+                    client.state.value
+                } catch (_: CancellationException) {
+                    // By another call, such as forget(): merge() would take it for a quiet end, and wait for ever.
+                    currentCoroutineContext().ensureActive()
+                    null
+                }
+            emit(Ending(false, left))
         }
 
     /** So that predictions are by the model which has come of the round that the user asked for. */

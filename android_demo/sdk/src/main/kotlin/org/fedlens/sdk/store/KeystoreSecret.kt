@@ -1,6 +1,7 @@
 package org.fedlens.sdk.store
 
 import android.security.keystore.KeyGenParameterSpec
+import android.security.keystore.KeyPermanentlyInvalidatedException
 import android.security.keystore.KeyProperties
 import org.fedlens.sdk.KeyedHash
 import org.fedlens.sdk.StateException
@@ -10,7 +11,9 @@ import java.io.IOException
 import java.security.GeneralSecurityException
 import java.security.Key
 import java.security.KeyStore
+import java.security.ProviderException
 import java.security.SecureRandom
+import javax.crypto.AEADBadTagException
 import javax.crypto.Cipher
 import javax.crypto.KeyGenerator
 import javax.crypto.spec.GCMParameterSpec
@@ -98,15 +101,26 @@ public class KeystoreSecret(
         try {
             work()
         } catch (error: GeneralSecurityException) {
-            throw StateException(
-                Reason.DAMAGED,
-                "the Android keystore cannot $verb the secret $file with key '$alias' " +
-                    "(${error.javaClass.simpleName}: ${error.message}); $REMEDY",
-                error,
-            )
+            throw failure(verb, error)
+        } catch (error: ProviderException) {
+            throw failure(verb, error)
         } catch (error: IOException) {
-            throw StateException(Reason.DAMAGED, "the Android keystore cannot be read: ${error.whyNot()}", error)
+            throw StateException(Reason.NOT_WRITABLE, "the Android keystore cannot be read: ${error.whyNot()}", error)
         }
+
+    private fun failure(
+        verb: String,
+        error: Exception,
+    ): StateException {
+        // Android throws the others, too, while its keystore is busy or its process starts anew.
+        val isForGood = error is AEADBadTagException || error is KeyPermanentlyInvalidatedException
+        return StateException(
+            if (isForGood) Reason.DAMAGED else Reason.NOT_WRITABLE,
+            "the Android keystore cannot $verb the secret $file with key '$alias' " +
+                "(${error.javaClass.simpleName}: ${error.message}); $REMEDY",
+            error,
+        )
+    }
 
     private companion object {
         const val KEYSTORE = "AndroidKeyStore"

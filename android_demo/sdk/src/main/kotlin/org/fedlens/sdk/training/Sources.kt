@@ -42,6 +42,8 @@ internal class Sources(
      * @throws AssignmentException A tensor is missing, or differs in type or shape.
      */
     fun take(use: Use): Tensors? {
+        // A rule whose tensors earlier ones took reads nothing, and its source was not fetched.
+        if (use.tensors.isEmpty()) return emptyMap()
         usableState(use)?.let { return it.only(use) }
         val (other, what) = other(use.source)
         val fault = if (other == null) "there is no $what" else fault(use, other)?.let { what + it }

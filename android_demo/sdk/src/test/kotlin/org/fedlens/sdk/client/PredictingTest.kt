@@ -100,6 +100,18 @@ class PredictingTest {
     }
 
     @Test
+    fun `the first model does not go on coming over a network that costs something by now`() {
+        run.client().use { client ->
+            runBlocking { client.checkIn() }
+            val before = server.count("blob")
+            server.trouble("blob") { run.hasUnmeteredNetwork = false }
+            val error = assertThrows(TransportException::class.java) { runBlocking { client.predict(photo) } }
+            assertEquals(Reason.NO_UNMETERED_NETWORK, error.reason)
+            assertEquals(before + 1, server.count("blob"))
+        }
+    }
+
+    @Test
     fun `without a runtime a client ends at once, and the server is not told of a failed round`() {
         run.engineOf = { throw EngineException(EngineException.Reason.RUNTIME_MISSING, "no library") }
         run.client().use { client ->

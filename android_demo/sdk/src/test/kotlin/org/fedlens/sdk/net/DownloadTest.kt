@@ -8,6 +8,7 @@ import okhttp3.mockwebserver.SocketPolicy
 import okio.Buffer
 import org.fedlens.proto.v1.Retry
 import org.fedlens.sdk.StateException
+import org.fedlens.sdk.TransportException
 import org.fedlens.sdk.TransportException.Reason
 import org.fedlens.sdk.toHex
 import org.junit.Assert.assertArrayEquals
@@ -73,6 +74,26 @@ class DownloadTest {
             assertTrue("$have bytes", have in 1 until raw.size)
             assertEquals(listOf("bytes=$have-"), fetch(rangeResponse(raw, have)))
             assertArrayEquals(raw, part.readBytes())
+        }
+
+    @Test
+    fun `a download is checked before each attempt`() =
+        runTest {
+            val busy = MockResponse().setResponseCode(503)
+            var checks = 0
+            val failure =
+                serving(busy, blobResponse(raw)).use { server ->
+                    failureOf {
+                        transportTo(server.address).use { transport ->
+                            transport.fetchChecked(digest, part, size) {
+                                checks += 1
+                                if (checks > 1) throw TransportException(Reason.NO_UNMETERED_NETWORK, "no Wi-Fi")
+                            }
+                        }
+                    }.also { assertEquals(1, server.requestCount) }
+                }
+            assertEquals(Reason.NO_UNMETERED_NETWORK, failure.reason)
+            assertEquals(2, checks)
         }
 
     @Test

@@ -2,14 +2,20 @@ package org.fedlens.sdk.schedule
 
 import android.app.Application
 import android.os.PowerManager
+import kotlinx.coroutines.CompletableDeferred
+import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.Job
+import kotlinx.coroutines.async
 import kotlinx.coroutines.awaitCancellation
 import kotlinx.coroutines.runBlocking
+import kotlinx.coroutines.withTimeout
 import org.fedlens.proto.v1.CheckInResponse
 import org.fedlens.proto.v1.Wait
 import org.fedlens.proto.v1.WaitReason
+import org.fedlens.sdk.ClientState
 import org.fedlens.sdk.EngineException
 import org.fedlens.sdk.Event
+import org.fedlens.sdk.FedLensClient
 import org.fedlens.sdk.TransportException
 import org.fedlens.sdk.client.ClientRun
 import org.fedlens.sdk.client.FakeServer
@@ -110,6 +116,54 @@ class SessionTest {
         assertFalse(learn())
         assertFalse(jobs.isScheduled)
         assertEquals(Background.GIVEN_UP, jobs.status.value.background)
+    }
+
+    @Test
+    fun `a job ends when somebody else ends what the client does`() {
+        val ways =
+            mapOf<String, suspend (FedLensClient) -> Unit>(
+                "forget" to { it.forget() },
+                "erase" to { it.eraseHere() },
+                "close" to { it.close() },
+            )
+        for ((name, end) in ways) {
+            val arrived = CompletableDeferred<Unit>()
+            server.trouble("check-in") {
+                arrived.complete(Unit)
+                awaitCancellation()
+            }
+            run.client().use { client ->
+                runBlocking {
+                    val learning = async(Dispatchers.Default) { Session(app, client, Int.MAX_VALUE).learn(false) }
+                    arrived.await()
+                    end(client)
+                    assertFalse(name, withTimeout(5_000) { learning.await() }.comesAgain)
+                }
+            }
+        }
+    }
+
+    @Test
+    fun `a job without memory ends, and the app does not`() {
+        run.engineOf = { throw OutOfMemoryError("the test's") }
+        assertFalse(learn())
+        assertTrue("${jobs.status.value.left}", jobs.status.value.left is ClientState.Failed)
+    }
+
+    @Test
+    fun `the check-in after a round that was asked for offers no photos, so that it takes no place`() {
+        assertFalse(learn(isAskedFor = true))
+        val train = run.photos.count { !it.isTest }.toLong()
+        assertEquals(listOf(train, 0L), server.checkIns.map { it.numExamples })
+    }
+
+    @Test
+    fun `the server holds the check-ins of a job that was asked for, and of no other`() {
+        assertFalse(learn())
+        assertEquals(listOf(0, 0, 0), server.checkIns.map { it.holdMs })
+        server.checkIns.clear()
+        assertFalse(learn(isAskedFor = true))
+        assertTrue(server.checkIns.first().holdMs > 0)
     }
 
     private fun waitNext(retryAfterMs: Int) {

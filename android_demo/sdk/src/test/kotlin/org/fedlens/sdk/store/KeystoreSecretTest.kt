@@ -22,6 +22,7 @@ import java.security.Key
 import java.security.KeyStoreException
 import java.security.KeyStoreSpi
 import java.security.Provider
+import java.security.ProviderException
 import java.security.SecureRandom
 import java.security.Security
 import java.security.cert.Certificate
@@ -38,9 +39,13 @@ class FakeKeystore : KeyStoreSpi() {
     override fun engineGetKey(
         alias: String,
         password: CharArray?,
-    ): Key? = keys[alias]
+    ): Key? {
+        if (isAway) throw ProviderException("the keystore's process has ended")
+        return keys[alias]
+    }
 
     override fun engineDeleteEntry(alias: String) {
+        if (isAway) throw ProviderException("the keystore's process has ended")
         if (isBroken) throw KeyStoreException("the keystore is broken")
         keys -= alias
     }
@@ -94,6 +99,7 @@ class FakeKeystore : KeyStoreSpi() {
     companion object {
         val keys = HashMap<String, Key>()
         var isBroken = false
+        var isAway = false
     }
 }
 
@@ -115,6 +121,7 @@ class FakeKeyGenerator : KeyGeneratorSpi() {
     }
 
     override fun engineGenerateKey(): SecretKey {
+        if (FakeKeystore.isAway) throw ProviderException("the keystore's process has ended")
         val key = SecretKeySpec(ByteArray(wanted.keySize / 8).also(SecureRandom()::nextBytes), "AES")
         FakeKeystore.keys[wanted.keystoreAlias] = key
         return key
@@ -147,6 +154,7 @@ class KeystoreSecretTest {
         Security.removeProvider("AndroidKeyStore")
         FakeKeystore.keys.clear()
         FakeKeystore.isBroken = false
+        FakeKeystore.isAway = false
     }
 
     @Test
@@ -206,11 +214,26 @@ class KeystoreSecretTest {
 
                 override fun getEncoded() = throw InvalidKeyException("the key was invalidated")
             }
-        assertReason(Reason.DAMAGED) { secrets.secret() }
+        assertReason(Reason.NOT_WRITABLE) { secrets.secret() }
         FakeKeystore.isBroken = true
-        val message = assertReason(Reason.DAMAGED) { secrets.delete() }
+        val message = assertReason(Reason.NOT_WRITABLE) { secrets.delete() }
         assertTrue(message, "cannot delete the key of" in message)
         Security.removeProvider("AndroidKeyStore")
-        assertReason(Reason.DAMAGED) { secrets.secret() }
+        assertReason(Reason.NOT_WRITABLE) { secrets.secret() }
+    }
+
+    @Test
+    fun `a keystore that is away for a while does no lasting harm`() {
+        FakeKeystore.isAway = true
+        val unmade = assertReason(Reason.NOT_WRITABLE) { secrets.secret() }
+        assertTrue(unmade, "cannot encrypt the secret $file" in unmade)
+        assertFalse(file.exists())
+        FakeKeystore.isAway = false
+        val secret = secrets.secret()
+        FakeKeystore.isAway = true
+        val unread = assertReason(Reason.NOT_WRITABLE) { secrets.secret() }
+        assertTrue(unread, "ProviderException: the keystore's process has ended" in unread)
+        FakeKeystore.isAway = false
+        assertArrayEquals(secret, secrets.secret())
     }
 }
