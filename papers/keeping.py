@@ -28,9 +28,9 @@ def keep(study_folder: Path, into: Path) -> int:
         if _compared.get(result) == changed and place.is_file():
             continue
         run = read(result)
-        _compared[result] = changed
         if planned is not None and run["fingerprint"] not in planned:
             continue  # of an earlier command's settings, and about to be run anew
+        _compared[result] = changed
         if place.is_file() and read(place)["fingerprint"] == run["fingerprint"]:
             continue
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -96,8 +96,8 @@ def load_all(paths: Sequence[Path]) -> Kept:
         for what in _SHARED:
             if getattr(kept.study, what) != getattr(first.study, what):
                 raise StudyError(
-                    f"{path}: its {what} differ from those of {paths[0]}, so that seeds are no pairs: give studies "
-                    f"that share {', '.join(_SHARED)}"
+                    f"{path}: its setting {what} is another than in {paths[0]}, so its seeds are no pairs with theirs: "
+                    f"give studies that share {', '.join(_SHARED)}"
                 )
         for label, method in kept.study.methods.items():
             own = method, kept.study.task_settings(label, seed=0)

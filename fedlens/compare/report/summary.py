@@ -120,13 +120,13 @@ def run_columns(run: Run) -> dict[Column, float]:
         found["global_accuracy"] = tested[-1]["correct"] / tested[-1]["count"]
         if tested[-1]["confusion"]:
             found["global_precision"], found["global_recall"] = macro(tested[-1]["confusion"])
-    if run["settings"]["personal_evaluation"] and rounds and rounds[-1]["personal_before"]:
+    if (personal := _personal_round(run)) is not None:
         for moment in MOMENTS:
-            sums = _last_trained(run) if moment.key == "last" else _of_members(rounds[-1], moment.key)
+            sums = _last_trained(run) if moment.key == "last" else _of_members(personal, moment.key)
             if tested := [each for each in sums.values() if each["count"]]:
                 found[moment.mean] = statistics.fmean(each["correct"] / each["count"] for each in tested)
                 found[moment.pooled] = sum(each["correct"] for each in tested) / sum(each["count"] for each in tested)
-        if confusion := rounds[-1]["personal_before"]["confusion"]:
+        if confusion := personal["personal_before"]["confusion"]:
             found["personal_precision"], found["personal_recall"] = macro(confusion)
     for column, group in EXAMINED.items():
         examined = [client[group] for client in run.get("examination", ()) if group in client]
@@ -135,12 +135,18 @@ def run_columns(run: Run) -> dict[Column, float]:
     return found
 
 
+def _personal_round(run: Run) -> Mapping[str, Any] | None:
+    """The last committed round, in which all clients were measured; None if nobody was."""
+    rounds = committed(run)
+    is_measured = run["settings"]["personal_evaluation"] and rounds and rounds[-1]["personal_before"]
+    return rounds[-1] if is_measured else None
+
+
 def _measured_clients(run: Run) -> str:
     """How many clients of how many were measured at the end, such as `2 of 4`; empty: all, or no personal figures."""
-    rounds = committed(run)
-    if not (run["settings"]["personal_evaluation"] and rounds and rounds[-1]["personal_before"]):
+    if (personal := _personal_round(run)) is None:
         return ""
-    members = rounds[-1]["members"]
+    members = personal["members"]
     measured = sum("before" in member for member in members)
     asked = sum(member["state"] in ("reported", *_WITHOUT_UPDATE) for member in members)
     return "" if measured == asked else f"{measured} of {asked}"

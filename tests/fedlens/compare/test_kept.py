@@ -104,8 +104,8 @@ def test_an_empty_study_does_not_hide_that_others_are_of_other_photos(tmp_path: 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"clients": 9}, r"other: its clients differ from those of .*one, so that seeds are no pairs"),
-        ({"partition": {"name": "classes"}}, r"other: its partition differ from those of .*one"),
+        ({"clients": 9}, r"other: its setting clients is another than in .*one, so its seeds are no pairs"),
+        ({"partition": {"name": "classes"}}, r"other: its setting partition is another than in .*one"),
         ({"rounds": 99}, r"other: its alone has other settings than in .*one: give one of both"),
     ],
 )
