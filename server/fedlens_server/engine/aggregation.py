@@ -189,7 +189,7 @@ def _ruled(
         tensors = robust.Tensors.of([bundle.manifest for bundle in task.bundles_of(current.phase)])
         updates, bounds = robust.clip(updates, bounds, tensors)
     uploaded = task.phases[current.phase].plan.uploads
-    if settings.cap and uploaded:  # counts that come alone, as for FedConcat's clusters, weigh nothing
+    if settings.cap and uploaded:  # counts that come alone, as for a clustering of clients, weigh nothing
         updates = robust.cap(updates)
     of_weights = any(upload.name == WEIGHTS for upload in uploaded)
     if (settings.median or settings.trimmed_mean) and of_weights:  # of tables a method takes the middle itself
