@@ -187,6 +187,8 @@ class CollectActivity : ScreenActivity() {
             }.joinToString("\n")
 
     private fun showAdding(adding: Photos.Adding) {
+        // The next photo would take the place of one that waits to be read.
+        findViewById<View>(R.id.take_photo).isEnabled = adding.left == 0
         findViewById<TextView>(R.id.add_text).text =
             if (adding.left == 0) {
                 getString(R.string.add_photos_text)

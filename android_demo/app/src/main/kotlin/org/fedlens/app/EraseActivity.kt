@@ -56,17 +56,18 @@ class EraseActivity : ScreenActivity() {
                 State.Idle -> getString(R.string.erase_title) to getString(R.string.erase_text)
                 State.TellingServer -> getString(R.string.erasing_title) to getString(R.string.erasing_text)
                 is State.NotTold -> getString(R.string.not_told_title) to notTold(state)
+                is State.NotErased ->
+                    getString(R.string.not_erased_title) to getString(R.string.not_erased_text, state.detail)
                 is State.Done -> getString(R.string.erased_title) to getString(erased(state))
             }
         val heading = findViewById<TextView>(R.id.erase_state).apply { this.text = title }
         val why = findViewById<TextView>(R.id.erase_text).apply { this.text = text }
-        findViewById<View>(R.id.erase_card).showFailure(state is State.NotTold, heading, why)
+        val hasFailed = state is State.NotTold || state is State.NotErased
+        findViewById<View>(R.id.erase_card).showFailure(hasFailed, heading, why)
         findViewById<View>(R.id.erase_progress).isVisible = state is State.TellingServer
         findViewById<View>(R.id.erased_group).isVisible = state !is State.Done
-        findViewById<Button>(R.id.erase).setText(
-            if (state is State.NotTold) R.string.try_again else R.string.erase_everything,
-        )
-        findViewById<View>(R.id.erase).isVisible = state is State.Idle || state is State.NotTold
+        findViewById<Button>(R.id.erase).setText(if (hasFailed) R.string.try_again else R.string.erase_everything)
+        findViewById<View>(R.id.erase).isVisible = state is State.Idle || hasFailed
         findViewById<View>(R.id.erase_anyway).isVisible = state is State.NotTold
         findViewById<View>(R.id.keep).isVisible = state is State.Idle || state is State.NotTold
         findViewById<View>(R.id.start_anew).isVisible = state is State.Done

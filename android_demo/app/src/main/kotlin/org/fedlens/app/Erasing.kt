@@ -26,6 +26,11 @@ internal class Erasing(
             val detail: String,
         ) : State
 
+        /** Something could not be deleted here. */
+        data class NotErased(
+            val detail: String,
+        ) : State
+
         /**
          * Nothing is left on the phone.
          *
@@ -43,6 +48,11 @@ internal class Erasing(
 
     val state: StateFlow<State> = now
 
+    init {
+        // The process ended while the server was told. It may have forgotten the phone, which must not enrol anew.
+        if (app.settings.isErasing) withdraw()
+    }
+
     /**
      * Tell the server to forget this phone, then erase everything here; erase nothing if the server does not comply.
      */
@@ -59,16 +69,11 @@ internal class Erasing(
                 } catch (failure: IOException) {
                     return@once notTold(failure.message.orEmpty())
                 }
-            eraseHere()
-            now.value = State.Done(wasTold = true, isAggregating)
+            eraseHere(wasTold = true, isAggregating)
         }
 
     /** Erase everything here, although the server keeps what it has. */
-    fun startHereAnyway() =
-        once {
-            eraseHere()
-            now.value = State.Done(wasTold = false, isAggregating = false)
-        }
+    fun startHereAnyway() = once { eraseHere(wasTold = false, isAggregating = false) }
 
     /** Reset the state after the screen has shown the result. */
     fun seen() {
@@ -81,26 +86,46 @@ internal class Erasing(
 
     // The server must forget the phone even after consent was withdrawn: the owner asks for this one message.
     private suspend fun tell(): Boolean {
-        app.fedlens.stop()
+        app.settings.isErasing = true
+        app.settings.stored()
+        app.learning.schedule()
         return withTimeout(app.patienceMs) { app.fedlens.client.forget() }
     }
 
     private fun notTold(detail: String) {
+        app.settings.isErasing = false
+        app.learning.schedule()
         now.value = State.NotTold(detail)
     }
 
-    private suspend fun eraseHere() {
+    private suspend fun eraseHere(
+        wasTold: Boolean,
+        isAggregating: Boolean,
+    ) {
         // First, so that nothing starts meanwhile. If the process ends now, the app opens on the screen that erases the
         // rest.
-        app.settings.wasWithdrawn = true
-        app.settings.hasConsent = false
+        withdraw()
         app.settings.stored()
         app.learning.schedule()
-        app.photos.eraseAll()
-        withContext(Dispatchers.IO) {
-            app.cacheDir.deleteRecursively()
-            app.platform.floors?.let(SQLiteDatabase::deleteDatabase)
-            app.settings.erase()
-        }
+        now.value =
+            try {
+                app.photos.eraseAll()
+                withContext(Dispatchers.IO) {
+                    app.cacheDir.deleteRecursively()
+                    app.platform.floors?.let(SQLiteDatabase::deleteDatabase)
+                    app.settings.erase()
+                }
+                State.Done(wasTold, isAggregating)
+            } catch (failure: FedLensException) {
+                State.NotErased(failure.message.orEmpty())
+            } catch (failure: IOException) {
+                State.NotErased(failure.message.orEmpty())
+            }
+    }
+
+    private fun withdraw() {
+        app.settings.wasWithdrawn = true
+        app.settings.hasConsent = false
+        app.settings.isErasing = false
     }
 }

@@ -2,11 +2,9 @@ package org.fedlens.app
 
 import kotlinx.coroutines.CancellationException
 import kotlinx.coroutines.Job
-import kotlinx.coroutines.NonCancellable
 import kotlinx.coroutines.flow.MutableStateFlow
 import kotlinx.coroutines.flow.StateFlow
 import kotlinx.coroutines.launch
-import kotlinx.coroutines.withContext
 import org.fedlens.sdk.FedLensException
 import org.fedlens.sdk.TransportException
 import java.io.IOException
@@ -36,7 +34,6 @@ internal class Joining(
     private val now = MutableStateFlow<State>(State.Idle)
     private val scope = app.scope
     private var job: Job? = null
-    private var isStopped = false
 
     val state: StateFlow<State> = now
 
@@ -45,31 +42,25 @@ internal class Joining(
         val settings = app.settings
         if (!settings.hasConsent || settings.isEnrolled || job?.isActive == true) return
         now.value = State.Asking
-        isStopped = false
         job =
             scope.launch {
                 try {
                     if (settings.link != link) leave()
                     settings.link = link
                     settings.stored()
-                    app.fedlens.client.checkIn()
+                    enrol()
                     settings.isEnrolled = true
                     app.learning.readClasses()
                     app.learning.schedule()
                     now.value = State.Joined
                 } catch (cancelled: CancellationException) {
-                    // If the process ends instead, its work stays: joining by the same link resumes it.
-                    if (isStopped) withContext(NonCancellable) { leave() }
                     now.value = State.Idle
                     throw cancelled
                 } catch (failure: TransportException) {
-                    leave()
                     now.value = State.Failed(failure.reason, failure.code, failure.message.orEmpty())
                 } catch (failure: FedLensException) {
-                    leave()
                     now.value = State.Failed(null, "", failure.message.orEmpty())
                 } catch (failure: IOException) {
-                    leave()
                     now.value = State.Failed(null, "", failure.message.orEmpty())
                 }
             }
@@ -77,13 +68,25 @@ internal class Joining(
 
     /** Stop asking. */
     fun cancel() {
-        isStopped = true
         job?.cancel()
     }
 
     /** Reset the state after the screen has shown the result. */
     fun seen() {
         if (job?.isActive != true) now.value = State.Idle
+    }
+
+    /**
+     * Enrol, and forget a server that refuses. After another failure the server may know this phone already, whose token
+     * is then used up: joining by the same link goes on as the same client.
+     */
+    private suspend fun enrol() {
+        try {
+            app.fedlens.client.checkIn()
+        } catch (refusal: TransportException) {
+            if (refusal.reason == TransportException.Reason.REFUSED) leave()
+            throw refusal
+        }
     }
 
     /** Delete the state of a server that is not joined: a folder belongs to one server. */

@@ -23,6 +23,7 @@ import org.fedlens.sdk.StateException
 import org.fedlens.sdk.model.Model
 import org.fedlens.sdk.model.Models
 import org.fedlens.sdk.schedule.Background
+import org.fedlens.sdk.store.Journal
 import org.fedlens.sdk.store.JournalEntry
 import org.fedlens.sdk.toHex
 import java.io.IOException
@@ -37,11 +38,15 @@ internal class Learning(
     // What is asked of the client outside its jobs; a pause ends it.
     private val requests = SupervisorJob(scope.coroutineContext.job)
     private val entries = MutableStateFlow<List<JournalEntry>?>(null)
+    private val sums = MutableStateFlow(Journal.Totals(0, 0, 0))
     private val id = MutableStateFlow<String?>(null)
     private val known = MutableStateFlow<Models?>(null)
 
-    /** The journal, newest first; null until it has been read. */
+    /** The newest entries of the journal, newest first; null until it has been read. */
     val journal: StateFlow<List<JournalEntry>?> = entries
+
+    /** Totals of the whole journal. */
+    val totals: StateFlow<Journal.Totals> = sums
 
     /** The client id, hexadecimal, by which operators know this phone; null until it has been read. */
     val clientId: StateFlow<String?> = id
@@ -51,7 +56,7 @@ internal class Learning(
 
     /** True if the owner allows learning and the phone has joined. */
     val isAllowed: Boolean
-        get() = app.settings.run { hasConsent && isEnrolled && !isPaused }
+        get() = app.settings.run { hasConsent && isEnrolled && !isPaused && !isErasing }
 
     /** True while a round is under way or awaited. */
     val isRunning: Boolean
@@ -85,8 +90,10 @@ internal class Learning(
     suspend fun readJournal() {
         if (!app.settings.hasConsent || app.settings.link == null) {
             entries.value = emptyList()
+            sums.value = Journal.Totals(0, 0, 0)
             return
         }
+        quietly { client -> withContext(Dispatchers.IO) { client.journal.totals() } }?.let { sums.value = it }
         entries.value = quietly { client -> withContext(Dispatchers.IO) { client.journal.entries() } } ?: emptyList()
         id.value = quietly { client -> withContext(Dispatchers.IO) { client.clientId.toHex() } }
     }
@@ -108,8 +115,9 @@ internal class Learning(
         testModels()
     }
 
-    /** Compute the features of new photos, so that the next round need not. */
+    /** Compute the features of new photos, so that the next round need not; not over a network that rounds must not use. */
     fun embedNew() {
+        if (app.settings.onlyUnmetered && !app.platform.hasUnmeteredNetwork) return
         scope.launch { ifAllowed { it.embedNew() } }
     }
 

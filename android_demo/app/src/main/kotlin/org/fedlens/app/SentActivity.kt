@@ -6,7 +6,9 @@ import android.view.View
 import android.view.ViewGroup
 import android.widget.ListView
 import android.widget.TextView
+import kotlinx.coroutines.flow.combine
 import kotlinx.coroutines.launch
+import org.fedlens.sdk.store.Journal
 import org.fedlens.sdk.store.JournalEntry
 
 /** The log of what left this phone: every message with time, size and what it says; and what never leaves. */
@@ -32,27 +34,28 @@ class SentActivity : ScreenActivity() {
 
     override fun follow() {
         seen?.launch { app.learning.readJournal() }
-        whileSeen(app.learning.journal) { entries ->
-            if (entries != null) show(entries)
+        whileSeen(combine(app.learning.journal, app.learning.totals, ::Pair)) { (entries, totals) ->
+            if (entries != null) show(entries, totals)
         }
     }
 
-    private fun show(entries: List<JournalEntry>) {
+    private fun show(
+        entries: List<JournalEntry>,
+        totals: Journal.Totals,
+    ) {
         rows.show(entries)
-        val results = entries.filterIsInstance<JournalEntry.Upload>().filter { it.outcome in COUNTED }
         summary.findViewById<TextView>(R.id.total).text =
-            if (results.isEmpty()) {
+            if (totals.results == 0) {
                 getString(R.string.nothing_sent_title)
             } else {
-                val size = Formatter.formatShortFileSize(this, results.sumOf { it.bytes })
-                resources.getQuantityString(R.plurals.sent_total, results.size, results.size, size)
+                val size = Formatter.formatShortFileSize(this, totals.resultBytes)
+                resources.getQuantityString(R.plurals.sent_total, totals.results, totals.results, size)
             }
-        summary.findViewById<TextView>(R.id.total_text).setText(
-            if (results.isEmpty()) R.string.nothing_sent_text else R.string.sent_text,
-        )
-    }
-
-    private companion object {
-        val COUNTED = setOf(JournalEntry.Outcome.DELIVERED, JournalEntry.Outcome.REFUSED)
+        summary.findViewById<TextView>(R.id.total_text).text =
+            when {
+                totals.results == 0 -> getString(R.string.nothing_sent_text)
+                entries.size < totals.entries -> getString(R.string.sent_text_newest, entries.size, totals.entries)
+                else -> getString(R.string.sent_text)
+            }
     }
 }

@@ -28,6 +28,9 @@ internal class Settings(
     /** True after consent was withdrawn. */
     var wasWithdrawn by Stored("withdrawn", false)
 
+    /** True while the server is asked to forget this phone, which then must not enrol anew. */
+    var isErasing by Stored("erasing", false)
+
     /** True once the server has enrolled this phone. */
     var isEnrolled by Stored("enrolled", false)
 

@@ -7,6 +7,7 @@ import android.content.Intent
 import android.net.ConnectivityManager
 import android.os.PowerManager
 import org.fedlens.app.Phone.isShown
+import org.fedlens.app.Phone.next
 import org.fedlens.app.Phone.open
 import org.fedlens.app.Phone.press
 import org.fedlens.app.Phone.text
@@ -370,6 +371,75 @@ class BackgroundTest {
         assertEquals(app.getString(R.string.erased_here_only), screen.text(R.id.erase_text))
         assertFalse(app.clientFolder.exists() || app.albumFolder.exists())
     }
+
+    @Test
+    fun `a phone whose server cannot be told learns on, and tries to tell it again`() {
+        PlayedServer().use { server ->
+            joinWithPhoto(server)
+            app.settings.learnsInBackground = true
+            app.learning.schedule()
+            server.onRequest = { PlayedServer.Fate.LOST_BEFORE }
+            val screen = open<EraseActivity>().get()
+            screen.press(R.id.erase)
+            assertFalse(app.learning.isAllowed)
+            until("not told") { screen.isShown(R.id.erase_anyway) }
+            assertTrue(app.learning.isAllowed)
+            assertNotNull(regular())
+            server.onRequest = { PlayedServer.Fate.ANSWERED }
+            screen.press(R.id.erase)
+            until("erased") { screen.text(R.id.erase_state) == app.getString(R.string.erased_title) }
+        }
+    }
+
+    @Test
+    fun `a process that ends before it hears that the server has forgotten the phone does not enrol it anew`() {
+        PlayedServer().use { server ->
+            joinWithPhoto(server)
+            app.settings.learnsInBackground = true
+            val isAsked = CountDownLatch(1)
+            val isOver = CountDownLatch(1)
+            server.onRequest = {
+                isAsked.countDown()
+                isOver.await(1, TimeUnit.MINUTES)
+                PlayedServer.Fate.LOST_AFTER
+            }
+            open<EraseActivity>().get().press(R.id.erase)
+            until("asked") { isAsked.count == 0L }
+            app.startAgain()
+            isOver.countDown()
+            server.requests.clear()
+            assertFalse(app.settings.hasConsent || app.learning.start())
+            assertNull(regular())
+            // What is left goes from the screen to which the app leads.
+            val home = open<CollectActivity>().get()
+            assertEquals(ConsentActivity::class.java, home.next())
+            server.onRequest = { PlayedServer.Fate.ANSWERED }
+            val screen = open<EraseActivity>().get()
+            screen.press(R.id.erase)
+            until("erased") { screen.text(R.id.erase_state) == app.getString(R.string.erased_title) }
+            assertEquals(setOf("DELETE /v1/clients/self"), server.requests.toSet())
+        }
+    }
+
+    @Test
+    fun `what cannot be deleted is said, and can be tried again`() {
+        PlayedServer().use { server ->
+            joinWithPhoto(server)
+            // A name that Java cannot say.
+            shell("touch \"$(printf '\\377')\"")
+            val screen = open<EraseActivity>().get()
+            screen.press(R.id.erase)
+            until("said") { screen.text(R.id.erase_state) == app.getString(R.string.not_erased_title) }
+            assertFalse(app.settings.hasConsent || screen.isShown(R.id.erase_anyway) || screen.isShown(R.id.keep))
+            shell("rm *")
+            screen.press(R.id.erase)
+            until("erased") { screen.text(R.id.erase_state) == app.getString(R.string.erased_title) }
+            assertFalse(app.clientFolder.exists() || app.albumFolder.exists())
+        }
+    }
+
+    private fun shell(command: String) =
+        assertEquals(0, ProcessBuilder("sh", "-c", command).directory(app.albumFolder).start().waitFor())
 
     @Test
     fun `who leaves while everything is being erased is led to the beginning, and can erase again`() {

@@ -111,6 +111,21 @@ class LearningTest {
     }
 
     @Test
+    fun `a new photo fetches nothing over a network that rounds must not use`() {
+        PlayedServer().use { server ->
+            app.hasFreeNetwork = false
+            Phone.join(server)
+            server.requests.clear()
+            Phone.addPhoto("cat", 1)
+            Phone.spend(LONG_ENOUGH_TO_ASK_MS)
+            assertEquals(emptyList<String>(), server.requests)
+            app.settings.onlyUnmetered = false
+            Phone.addPhoto("dog", 2)
+            until("both are embedded") { features() == 2 }
+        }
+    }
+
+    @Test
     fun `an erased photo takes with it what was computed of it`() {
         PlayedServer().use { server ->
             Phone.join(server)

@@ -89,6 +89,9 @@ internal class PlayedServer(
     /** The task has a model already. */
     @Volatile var hasModel = true
 
+    /** The response to a check-in is none of the protocol. */
+    @Volatile var badCheckIn = false
+
     /** HTTP status and error code that refuse enrolment; null: no refusal. */
     @Volatile var refusal: Pair<Int, String>? = null
     private val count = AtomicInteger()
@@ -142,7 +145,7 @@ internal class PlayedServer(
                 path == "/v1/clients" -> enrol()
                 path == "/v1/check-in" -> {
                     checkIns += CheckInRequest.parseFrom(request.body.readByteArray())
-                    message(work())
+                    if (badCheckIn) MockResponse().setBody("no message") else message(work())
                 }
                 path.startsWith("/v1/blobs/") -> blob(path.substringAfterLast('/'), request.getHeader("Range"))
                 path.endsWith("/update") -> message(receive(request.body.readByteArray()))

@@ -2,6 +2,7 @@ package org.fedlens.app
 
 import android.content.Intent
 import android.content.res.Configuration
+import android.database.sqlite.SQLiteDatabase
 import android.graphics.Bitmap
 import android.graphics.Canvas
 import android.graphics.Color
@@ -23,6 +24,7 @@ import org.fedlens.app.Phone.press
 import org.fedlens.app.Phone.text
 import org.fedlens.app.Phone.type
 import org.fedlens.app.Phone.until
+import org.fedlens.app.Phone.view
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertFalse
 import org.junit.Assert.assertNull
@@ -35,7 +37,9 @@ import org.robolectric.Shadows.shadowOf
 import org.robolectric.annotation.Config
 import org.robolectric.annotation.GraphicsMode
 import java.io.ByteArrayOutputStream
+import java.io.File
 import java.util.concurrent.CountDownLatch
+import java.util.concurrent.TimeUnit
 import kotlin.concurrent.thread
 
 /** From consent to *What left this phone*, with the SDK's client and a server that plays the protocol. */
@@ -97,6 +101,26 @@ class StoryTest {
             assertEquals(app.getString(R.string.details_round, PlayedServer.TASK, 1), details.text(R.id.upload_round))
             val lines = texts(details.findViewById(R.id.upload_tensors))
             assertTrue("$lines", lines.any { it.startsWith("classifier.weight: 3 × 6") })
+        }
+    }
+
+    @Test
+    fun `of a long log the newest messages are shown, and how many there are`() {
+        PlayedServer().use { server ->
+            Phone.join(server)
+            SQLiteDatabase.openDatabase(File(app.clientFolder, "client.sqlite3").path, null, 0).use {
+                it.execSQL(
+                    "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300) " +
+                        "INSERT INTO journal (kind, outcome, time_ms, task, round, bytes, message, tensors) " +
+                        "SELECT 'upload', 'DELIVERED', i, 1, i, 1000, x'', x'' FROM n",
+                )
+            }
+            val sent = open<SentActivity>().get()
+            until("what was sent") { sent.findViewById<ListView>(R.id.uploads).adapter.count > 200 }
+            // With the enrolment.
+            assertEquals(app.getString(R.string.sent_text_newest, 200, 301), sent.text(R.id.total_text))
+            val total = app.resources.getQuantityString(R.plurals.sent_total, 300, 300, "300 kB")
+            assertEquals(total, sent.text(R.id.total))
         }
     }
 
@@ -232,13 +256,14 @@ class StoryTest {
             val gate = CountDownLatch(1)
             val slow = android.net.Uri.parse("content://slow/1")
             shadowOf(app.contentResolver).registerInputStreamSupplier(slow) {
-                gate.await()
+                gate.await(1, TimeUnit.MINUTES)
                 "no photo".byteInputStream()
             }
             val home = open<CollectActivity>()
             home.pick(listOf(Drawn.address("cat", 1), slow))
             val said = app.resources.getQuantityString(R.plurals.adding, 1, 1)
             until("the first is there") { app.photos.all.value?.size == 1 && home.get().text(R.id.add_text) == said }
+            assertFalse(home.get().view(R.id.take_photo).isEnabled)
             RuntimeEnvironment.setQualifiers("+land")
             home.configurationChange(Configuration(app.resources.configuration)).visible()
             gate.countDown()
@@ -248,6 +273,7 @@ class StoryTest {
                 home.get().text(R.id.problem),
             )
             assertEquals(app.getString(R.string.add_photos_text), home.get().text(R.id.add_text))
+            assertTrue(home.get().view(R.id.take_photo).isEnabled)
         }
     }
 
@@ -307,6 +333,23 @@ class StoryTest {
             server.refusal = null
             enrol.press(R.id.join)
             until("joined") { enrol.isFinishing }
+        }
+    }
+
+    @Test
+    fun `who was enrolled before the network went joins as the same client, with the same token`() {
+        PlayedServer().use { server ->
+            app.settings.hasConsent = true
+            server.badCheckIn = true
+            val enrol = open<EnrolActivity>().get()
+            enrol.type(R.id.link, server.link)
+            enrol.press(R.id.join)
+            until("failed") { enrol.isShown(R.id.join) && enrol.isShown(R.id.joining) }
+            assertFalse(app.settings.isEnrolled)
+            server.badCheckIn = false
+            enrol.press(R.id.join)
+            until("joined") { enrol.isFinishing }
+            assertEquals(1, server.requests.count { it == "POST /v1/clients" })
         }
     }
 

@@ -16,6 +16,9 @@ class TestApp : FedLensApp() {
     /** Nothing can be written, and so nothing is. */
     @Volatile internal var isDiskFull = false
 
+    /** There is a network that costs nothing. */
+    @Volatile internal var hasFreeNetwork = true
+
     /** Called in the client's thread before each step of a training. */
     @Volatile internal var onStep: () -> Unit = {}
 
@@ -31,7 +34,7 @@ class TestApp : FedLensApp() {
                 forPredictions: Boolean,
             ): ProgramRuntime? = null
 
-            override val hasUnmeteredNetwork = true
+            override val hasUnmeteredNetwork get() = hasFreeNetwork
 
             override fun openDatabase(file: File): Database = Fillable(android.openDatabase(file))
         }

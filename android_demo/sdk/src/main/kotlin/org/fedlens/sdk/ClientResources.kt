@@ -102,10 +102,10 @@ internal class ClientResources private constructor(
     val state: StateFolder,
     val transport: Transport,
     val journal: Journal,
-    val features: FeatureCache,
+    private val features: FeatureCache,
     private val trust: BundleTrust?,
     val assignments: Assignments,
-    private val predictor: Predictor,
+    val predictor: Predictor,
     val loop: ClientLoop,
 ) : Closeable {
     /** Close everything; the folder is released even if some of it fails. */

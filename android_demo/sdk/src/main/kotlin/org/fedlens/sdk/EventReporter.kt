@@ -1,5 +1,6 @@
 package org.fedlens.sdk
 
+import kotlinx.coroutines.asContextElement
 import kotlinx.coroutines.channels.BufferOverflow
 import kotlinx.coroutines.flow.Flow
 import kotlinx.coroutines.flow.MutableSharedFlow
@@ -7,6 +8,7 @@ import kotlinx.coroutines.flow.MutableStateFlow
 import kotlinx.coroutines.flow.StateFlow
 import kotlinx.coroutines.flow.asSharedFlow
 import kotlinx.coroutines.flow.asStateFlow
+import kotlinx.coroutines.withContext
 import java.util.concurrent.CopyOnWriteArrayList
 
 /** The dispatcher of events, and of the states that follow from them. */
@@ -20,6 +22,11 @@ internal class EventReporter(
 
     // The state to return to after a repeated request.
     private var beforeRetrying: ClientState = ClientState.Idle
+
+    // On the threads of a request aside, while it runs.
+    private val isAside = ThreadLocal<Boolean>()
+
+    @Volatile private var isWorking = false
 
     /** The state, for observers. */
     val state: StateFlow<ClientState> = current.asStateFlow()
@@ -39,13 +46,13 @@ internal class EventReporter(
 
     // Synchronized, because predictions report beside the client's thread.
 
-    /** Report an event, then the state that follows from it. */
+    /** Report an event, then the state that follows from it; the state of a run does not follow from a request aside. */
     @Synchronized
     fun report(event: Event) {
         onEvent(event)
         shared.tryEmit(event)
         listeners.forEach { it.onEvent(event) }
-        following(event)?.let(::enter)
+        if (!isWorking || isAside.get() != true) following(event)?.let(::enter)
     }
 
     /** Enter a state that follows from no event. */
@@ -58,14 +65,23 @@ internal class EventReporter(
         listeners.forEach { it.onState(next) }
     }
 
-    /** Run [work]; if one of its requests was repeated, the earlier state is restored afterwards. */
-    suspend fun <T> resuming(work: suspend () -> T): T {
-        // A concurrent run that repeats a request keeps its state.
-        val isRepeating = current.value is ClientState.Retrying
+    /** Run [work], which the state reflects; one at a time. */
+    suspend fun <T> working(work: suspend () -> T): T {
+        isWorking = true
         try {
             return work()
         } finally {
-            if (!isRepeating && current.value is ClientState.Retrying) enter(beforeRetrying)
+            isWorking = false
+        }
+    }
+
+    /** Run [work] aside; if one of its requests was repeated, the earlier state is restored afterwards. */
+    suspend fun <T> aside(work: suspend () -> T): T {
+        try {
+            return withContext(isAside.asContextElement(true)) { work() }
+        } finally {
+            // A concurrent run that repeats a request keeps its state.
+            if (!isWorking && current.value is ClientState.Retrying) enter(beforeRetrying)
         }
     }
 

@@ -258,7 +258,7 @@ public class FedLensClient internal constructor(
      * @param photos SHA-256, 32 bytes, of each photo's bytes.
      */
     public suspend fun dropFeatures(photos: Collection<ByteArray>): Unit =
-        inThread { aside { it.features.forget(photos.map(ByteString::copyFrom)) } }
+        inThread { aside { it.predictor.dropFeatures(photos.map(ByteString::copyFrom)) } }
 
     /**
      * The classes of the announced model, in label order; empty if no check-in has announced one yet. It waits for no
@@ -329,7 +329,7 @@ public class FedLensClient internal constructor(
     private suspend fun <T> working(block: suspend (ClientLoop) -> T): T =
         turn.withLock {
             try {
-                block(resources().loop)
+                reporter.working { block(resources().loop) }
             } catch (cancelled: CancellationException) {
                 reporter.enter(ClientState.Idle)
                 throw cancelled
@@ -340,7 +340,7 @@ public class FedLensClient internal constructor(
         }
 
     /** Run a request that is allowed while the client takes part. */
-    private suspend fun <T> aside(block: suspend (ClientResources) -> T): T = reporter.resuming { block(resources()) }
+    private suspend fun <T> aside(block: suspend (ClientResources) -> T): T = reporter.aside { block(resources()) }
 
     /** Cancel every other call, run [farewell], and delete the local state. */
     private suspend fun <T> leaving(farewell: suspend () -> T): T {

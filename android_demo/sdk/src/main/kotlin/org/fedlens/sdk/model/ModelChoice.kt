@@ -35,12 +35,14 @@ internal class ModelChoice(
         input: PhotoReader.() -> FloatArray,
         task: Long?,
     ): Map<String, Double> {
-        val model = announced(task)
+        val kept = store.kept(announced(task))
         return try {
-            predict(input, store.kept(model))
-        } catch (_: StateException) {
-            // A result that was delivered meanwhile has replaced the newest version and its client state.
-            predict(input, store.kept(model))
+            predict(input, kept)
+        } catch (failure: FedLensException) {
+            // A round that ended meanwhile may have replaced the newest version, with its client state.
+            val now = store.kept(announced(task))
+            if (now.newest.id == kept.newest.id) throw failure
+            predict(input, now)
         }
     }
 
@@ -76,7 +78,7 @@ internal class ModelChoice(
         val kept = store.kept(announced(model.task))
         val version = kept.find(model)
         predictor.ready(version)
-        if (!store.adopt(version, isHeld = version !== kept.newest)) throw gone(model)
+        if (!store.adopt(version, isHeld = version !== kept.newest)) throw ModelStore.replaced(model.id)
         report(version, kept)
     }
 
@@ -232,7 +234,7 @@ internal class ModelChoice(
         Model(id, announced.task, predictor.knownClassNames(announced), knownSinceMs, inUseSinceMs, tested)
 
     private fun Kept.find(model: Model): Version =
-        listOfNotNull(inUse, newer, previous).find { it.id == model.id } ?: throw gone(model)
+        listOfNotNull(inUse, newer, previous).find { it.id == model.id } ?: throw ModelStore.replaced(model.id)
 
     private fun announced(task: Long?): CurrentModel {
         val whose = if (task == null) "" else " of task $task"
@@ -241,9 +243,6 @@ internal class ModelChoice(
             "the server has announced no model$whose for this client yet; call checkIn() first",
         )
     }
-
-    private fun gone(model: Model) =
-        AssignmentException(Reason.UNSUPPORTED, "model ${model.id} has been replaced; ask for models() again")
 
     /** What a version predicts for the test photos of its classes. */
     private class Run(

@@ -3,6 +3,8 @@ package org.fedlens.sdk.model
 import com.google.protobuf.ByteString
 import org.fedlens.proto.v1.CurrentModel
 import org.fedlens.proto.v1.Finished
+import org.fedlens.sdk.AssignmentException
+import org.fedlens.sdk.AssignmentException.Reason
 import org.fedlens.sdk.KeyedHash.DIGEST_BYTES
 import org.fedlens.sdk.blob.Tensor
 import org.fedlens.sdk.model.Place.IN_USE
@@ -204,8 +206,15 @@ internal class ModelStore(
     private fun tensors(
         id: Long,
         name: String,
-    ): Map<String, Tensor>? =
-        state.transaction { keptState(it, id) }[name]?.let { files.open(it.sha256, it.inline).tensors }
+    ): Map<String, Tensor>? {
+        val found =
+            state.transaction { db ->
+                // Without its state, a version would be taken for one that has none.
+                if (db.query("SELECT 1 FROM model WHERE id = ?", id) { }.isEmpty()) throw replaced(id)
+                keptState(db, id)[name]
+            }
+        return found?.let { files.open(it.sha256, it.inline).tensors }
+    }
 
     private fun keptState(
         db: Statements,
@@ -256,17 +265,21 @@ internal class ModelStore(
         val inline: ByteArray?,
     )
 
-    private companion object {
+    companion object {
+        /** The failure of whoever asks for a version that has been deleted. */
+        fun replaced(id: Long) =
+            AssignmentException(Reason.UNSUPPORTED, "model $id has been replaced; ask for models() again")
+
         // [StateFolder.reset] deletes it, and the rows.
-        const val ANNOUNCED = "current"
-        const val SELECT =
+        private const val ANNOUNCED = "current"
+        private const val SELECT =
             "SELECT id, place, announced, known_since_ms, in_use_since_ms, is_held, photos, hits, needs FROM model"
 
         // A newer model can be fetched again, the previous one perhaps not.
-        val ORDER = listOf(IN_USE, PREVIOUS, NEWER)
+        private val ORDER = listOf(IN_USE, PREVIOUS, NEWER)
 
         /** Digest of what decides the weights; announcements of the same weights differ in statements and deltas. */
-        fun key(
+        private fun key(
             model: CurrentModel,
             state: Map<String, StateBlob>,
         ): ByteString {

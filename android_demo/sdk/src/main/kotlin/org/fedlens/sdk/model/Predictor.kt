@@ -143,6 +143,9 @@ internal class Predictor(
         mayFetch: Boolean,
     ): Boolean = turn.withLock { isHere(version) || (mayFetch && hasUnmeteredNetwork() && comesSoon(version)) }
 
+    /** Delete the features of photos that are gone; wait for a test, which could store them anew. */
+    suspend fun dropFeatures(photos: Collection<ByteString>): Unit = turn.withLock { features.forget(photos) }
+
     /**
      * The manifest of this model's bundle, small enough for any network.
      *

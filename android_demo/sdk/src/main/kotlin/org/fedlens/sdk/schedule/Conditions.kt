@@ -5,7 +5,8 @@ import java.util.concurrent.TimeUnit
 /**
  * The conditions of learning in the background. Android starts a job where all of them hold, and stops it where one ends.
  *
- * @property periodMs Milliseconds from one job to the next, 900,000 (15 minutes) or more.
+ * @property periodMs Milliseconds from one job to the next, 900,000 (15 minutes) or more. With more than an hour, a task
+ *     whose `presence_s` is no longer takes this phone for absent between its jobs.
  * @property charging Only while the phone charges.
  * @property unmetered Only with a network that costs nothing.
  * @property idle Only while nobody uses the phone. Android then ignores back-off: a failed job comes again a period later.
@@ -19,7 +20,7 @@ import java.util.concurrent.TimeUnit
 public data class Conditions
     @JvmOverloads
     constructor(
-        val periodMs: Long = TimeUnit.HOURS.toMillis(12),
+        val periodMs: Long = TimeUnit.HOURS.toMillis(1),
         val charging: Boolean = true,
         val unmetered: Boolean = true,
         val idle: Boolean = true,

@@ -35,6 +35,18 @@ public class Journal internal constructor(
             )
         }
 
+    /** Totals of all entries, of which [entries] gives a part. */
+    public fun totals(): Totals =
+        state.transaction { db ->
+            val isResult = "kind = '$UPLOAD' AND outcome IN ('${Outcome.DELIVERED}', '${Outcome.REFUSED}')"
+            db
+                .query(
+                    "SELECT count(*), count(CASE WHEN $isResult THEN 1 END), " +
+                        "coalesce(sum(CASE WHEN $isResult THEN bytes END), 0) FROM journal",
+                ) { Totals(it.long(0).toInt(), it.long(1).toInt(), it.long(2)) }
+                .single()
+        }
+
     /** Record a result in the transaction that puts it into the outbox; return its id. */
     internal fun upload(
         db: Statements,
@@ -161,6 +173,19 @@ public class Journal internal constructor(
             }
         }
     }
+
+    /**
+     * Totals of a journal.
+     *
+     * @property entries Number of entries.
+     * @property results Number of results that the server has responded to, whether it took them or not.
+     * @property resultBytes Size of the bodies of these results in bytes.
+     */
+    public data class Totals(
+        public val entries: Int,
+        public val results: Int,
+        public val resultBytes: Long,
+    )
 
     internal companion object {
         private const val UPLOAD = "upload"

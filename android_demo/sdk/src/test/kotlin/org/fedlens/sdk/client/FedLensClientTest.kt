@@ -566,6 +566,29 @@ class FedLensClientTest {
     }
 
     @Test
+    fun `a request aside that had to be repeated is no state of a run that is under way`() {
+        val run = clientOf(FakeServer())
+        val photo = run.photos.first().file
+        run.client().use { client ->
+            runBlocking {
+                client.checkIn()
+                val held = run.server.hold("check-in")
+                val running = launch { client.run() }
+                held.arrived.await()
+                run.server.trouble("blob") {
+                    run.repeated()
+                    assertEquals(ClientState.CheckingIn, client.state.value)
+                    throw refused("unknown", "no such blob")
+                }
+                assertReasonIn(TransportException.Reason.REFUSED) { client.predict(photo) }
+                assertEquals(1, run.events<Event.Retrying>().size)
+                assertEquals(ClientState.CheckingIn, client.state.value)
+                running.cancelAndJoin()
+            }
+        }
+    }
+
+    @Test
     fun `what cannot be closed leaves the folder free`() {
         val run = clientOf(FakeServer(rounds = 2))
         run.engineOf = { bundle ->

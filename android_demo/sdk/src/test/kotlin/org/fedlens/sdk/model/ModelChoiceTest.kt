@@ -1,20 +1,29 @@
 package org.fedlens.sdk.model
 
 import com.google.protobuf.ByteString
+import kotlinx.coroutines.CoroutineStart
+import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.launch
 import kotlinx.coroutines.runBlocking
+import org.fedlens.proto.v1.Dtype
 import org.fedlens.sdk.AGREED
 import org.fedlens.sdk.Event
 import org.fedlens.sdk.blob.BlobWriter
 import org.fedlens.sdk.blob.FloatTensor
+import org.fedlens.sdk.store.FeatureSpace
 import org.fedlens.sdk.toHex
+import org.fedlens.sdk.training.Requirements
 import org.fedlens.sdk.training.SummingBundle
+import org.fedlens.sdk.training.SummingEngine
 import org.fedlens.sdk.training.TestClient
+import org.fedlens.sdk.training.from
 import org.junit.After
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertTrue
 import org.junit.Rule
 import org.junit.Test
 import org.junit.rules.TemporaryFolder
+import java.util.concurrent.CountDownLatch
 
 /** The choice between models of two bundles: one for cats and dogs, and one for cats and cows. */
 class ModelChoiceTest {
@@ -23,7 +32,10 @@ class ModelChoiceTest {
 
     private val dogs = SummingBundle()
     private val cows = SummingBundle(classNames = listOf("cat", "cow"))
-    private val client by lazy { TestClient(folder.root, dogs) }
+    private var onEngine: () -> Unit = {}
+    private val client by lazy {
+        TestClient(folder.root, dogs, engineOf = { SummingEngine(it).also { onEngine() } })
+    }
     private val adopted = ArrayList<Event>()
 
     @After
@@ -37,15 +49,16 @@ class ModelChoiceTest {
         bias: Float = 0f,
     ) {
         client.serve(bundle)
-        // What is red is of the first class, what is blue of the second.
-        val weights =
-            mapOf(
-                "fc.bias" to FloatTensor.of(listOf(2), floatArrayOf(0f, bias)),
-                "fc.weight" to FloatTensor.of(listOf(2, 3), floatArrayOf(1f, 0f, 0f, 0f, 0f, 1f)),
-            )
-        client.put("global", BlobWriter.encode(weights))
+        client.put("global", BlobWriter.encode(weights(bias)))
         client.models.announce(listOf(client.model()))
     }
+
+    /** What is red is of the first class, what is blue of the second. */
+    private fun weights(bias: Float) =
+        mapOf(
+            "fc.bias" to FloatTensor.of(listOf(2), floatArrayOf(0f, bias)),
+            "fc.weight" to FloatTensor.of(listOf(2, 3), floatArrayOf(1f, 0f, 0f, 0f, 0f, 1f)),
+        )
 
     private fun ModelChoice.predicted(label: String): String {
         val photo = client.album.photos.first { it.label == label }
@@ -136,6 +149,59 @@ class ModelChoiceTest {
         client.policy = AGREED
         assertEquals("cow", choice.predicted("cow"))
         assertEquals(1, adopted.size)
+    }
+
+    @Test
+    fun `a round that ends during a prediction takes its version away, and the next one predicts`() {
+        val choice = choice(Adoption.ALWAYS)
+        client.album.add("cow", 1)
+        announce(dogs)
+        val own = client.model(rule = from("global", "mine"))
+        client.models.announce(listOf(own))
+        deliver(round = 1, bias = 9f)
+        client.models.kept(own)
+        onEngine = {
+            // On the client's thread, while the version that predicts has been chosen.
+            onEngine = {}
+            deliver(round = 2, bias = -9f)
+            client.models.kept(own)
+        }
+        assertEquals("cat", choice.predicted("cow"))
+    }
+
+    private fun deliver(
+        round: Long,
+        bias: Float,
+    ) {
+        val stored = client.files.store(weights(bias), Dtype.DTYPE_FLOAT32)
+        client.state.transaction { db ->
+            client.clientState.put(db, 7, round, mapOf("mine" to stored))
+            client.clientState.makeCurrent(db, 7, round)
+        }
+    }
+
+    @Test
+    fun `features of photos that are gone are dropped after a test that computes them`() {
+        client.album.add("cat", 5)
+        announce(dogs)
+        val choice = choice(Adoption.ALWAYS)
+        val isTesting = CountDownLatch(1)
+        val mayGoOn = CountDownLatch(1)
+        onEngine = {
+            isTesting.countDown()
+            mayGoOn.await()
+        }
+        val photos = client.album.photos.map { ByteString.copyFrom(it.entry.photo) }
+        runBlocking(Dispatchers.Default) {
+            launch { choice.testModels(null) }
+            isTesting.await()
+            val dropping = launch(start = CoroutineStart.UNDISPATCHED) { client.predictor.dropFeatures(photos) }
+            mayGoOn.countDown()
+            dropping.join()
+        }
+        assertEquals(1, client.engines.sumOf { it.embedded })
+        val space = FeatureSpace.of(dogs.manifest, Requirements.FORMAT)
+        assertEquals(emptyMap<Any, Any>(), client.features.get(space, photos))
     }
 
     @Test

@@ -5,6 +5,7 @@ import org.fedlens.jvm.JdbcDatabase
 import org.fedlens.proto.v1.BlobSet
 import org.fedlens.proto.v1.CurrentModel
 import org.fedlens.proto.v1.Difference
+import org.fedlens.sdk.AssignmentException
 import org.fedlens.sdk.blob.FloatTensor
 import org.fedlens.sdk.store.Step
 import org.fedlens.sdk.store.Stores
@@ -13,6 +14,7 @@ import org.fedlens.sdk.store.childJvm
 import org.fedlens.sdk.store.haltAtEveryPoint
 import org.fedlens.sdk.training.from
 import org.junit.Assert.assertEquals
+import org.junit.Assert.assertThrows
 import org.junit.Assert.assertTrue
 import org.junit.Rule
 import org.junit.Test
@@ -148,6 +150,10 @@ class ModelStoreTest {
             stores.run(Step.Put(3, 7, upload = false, state = false, large = false))
             stores.run(Step.Deliver)
             assertEquals(setOf(-6), stores.snapshot().largeValues)
+            // The first of them was the previous one of the second; it is no version without state.
+            val gone = checkNotNull(kept.inUse)
+            val error = assertThrows(AssignmentException::class.java) { gone.firstValue() }
+            assertEquals("model ${gone.id} has been replaced; ask for models() again", error.message)
         }
     }
 

@@ -206,6 +206,7 @@ class OutboxTest {
         assertEquals(listOf(0.5), sent.labelDistribution)
         assertEquals(listOf("start" to 1L, "trained" to 4L), sent.evaluations.map { it.key to it.value.correct })
         assertEquals(listOf(failure.id), journal.entries(most = 1).map { it.id })
+        assertEquals(Journal.Totals(entries = 3, results = 1, resultBytes = sent.bytes), journal.totals())
     }
 
     @Test

@@ -110,7 +110,7 @@ internal class TestClient(
     val outbox = Outbox(state, files, clientState, Journal(state))
     val noisyAnswers = NoisyAnswers(state)
     var nanoTime = 0L
-    private val features = FeatureCache(File(folder, "features.sqlite3"), 1 shl 20, { JdbcDatabase.open(it) })
+    val features = FeatureCache(File(folder, "features.sqlite3"), 1 shl 20, { JdbcDatabase.open(it) })
 
     /** Blobs of sets by name, as the server has them now. */
     val sets = LinkedHashMap<String, ByteString>()
