@@ -17,10 +17,10 @@ class Policy:
         most_epsilon: Largest epsilon for noisy shares; a larger one adds too little noise.
         answer_exactly_after_noise: A server that has noisy shares of the same classes may learn class counts and
             confusion, although these undo the noise.
-        tables: Names of the tables that the server may learn, and of sets of client state that may be in what it gets,
-            as `state/NAME`; None: all. See `what-leaves-the-device.md`.
-        least_train_photos: Fewest photos to train on; an update from fewer shows much of each. A check-in with fewer
-            says that there are none, so that no round waits for a refusal.
+        tables: Names of the tables that the server may learn, and of sets of client state that may be in what it gets
+            or pull it towards them, as `state/NAME`; None: all. See `what-leaves-the-device.md`.
+        least_train_photos: Fewest photos to train on, to count, or to measure on; an update from fewer shows much of
+            each. A check-in with fewer says that there are none, so that no round waits for a refusal.
         least_batches: Fewest batches of a training on own photos; the change after one batch is a gradient, from which
             photos can be reconstructed.
         bundles: Digests of the only manifests that may run here; None trusts the server's choice.

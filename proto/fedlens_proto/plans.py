@@ -189,7 +189,8 @@ def consents(plan: pb.LocalPlan, manifest: manifest_pb2.Manifest) -> set[str]:
     """Names of what a plan uploads that a client's owner has to allow by name.
 
     These are tables, by what they are, and sets of the client's state, as `state/NAME`, from which uploaded weights are
-    assembled or trained.
+    assembled or trained, or towards which a training may pull them: with enough weight on a reference, what it makes is
+    the reference.
     """
     by_value = {instruction.value: instruction for instruction in plan.instructions}
 
@@ -197,9 +198,10 @@ def consents(plan: pb.LocalPlan, manifest: manifest_pb2.Manifest) -> set[str]:
         """The sets of client state from which these tensors of weights come."""
         instruction = by_value[name]
         if instruction.HasField("train"):
-            return states(instruction.train.start, tensors)
-        if instruction.HasField("derive"):
-            found = [(binding.source, tensors) for binding in instruction.derive.bindings]
+            start = pb.Source(value=instruction.train.start)
+            found = [(source, tensors) for source in (start, *(each.source for each in instruction.train.bindings))]
+        elif instruction.HasField("derive"):
+            found = [(each.source, tensors) for each in instruction.derive.bindings]
         else:
             rules = selected(instruction.assemble.rules, manifest)
             found = [(rule.source, tensors & {spec.name for spec in specs}) for rule, specs in rules]

@@ -41,7 +41,10 @@ NEEDED: dict[tuple[str, str], dict[str, Any]] = {
     ("fedconcat", "bias"): {"options": {**CONCAT, "labels": "bias"}},
     ("fedconcat", "noisy"): {"options": {**CONCAT, "labels": "noisy", "epsilon": 2.0}},
 }
-SHARED_STATE = {("fedfomo", ""): "state/model", ("fedsoft", ""): "state/model", ("fedap", ""): "state/norms"}
+SHARED_STATE = {
+    **{("fedfomo", ""): "state/model", ("fedsoft", ""): "state/model", ("fedap", ""): "state/norms"},
+    **{("moon", ""): "state/previous", ("feddyn", "client"): "state/dual"},
+}
 ALWAYS = {"protocol", "phase", "bundle", "num_examples"}
 ANSWERS = {"class_counts": "class counts", "label_distribution": "noisy shares"}
 # The page's words by label.

@@ -66,7 +66,7 @@ def execute(
     downloads: Mapping[str, Tensors],
     client_state: ClientStateOf,
     on_step: OnStep = lambda step, steps, loss: None,
-    check_amounts: Callable[[int], None] = lambda photos: None,
+    check_amounts: Callable[[int, int], None] = lambda photos, validation: None,
 ) -> TrainingResult:
     """Execute a local plan that `plan_check.check` has accepted.
 
@@ -78,7 +78,8 @@ def execute(
         client_state: Returns client state by name, None if there is none yet.
         on_step: Called after every step with its number from 1, the number of all steps and its loss. An exception
             that it raises ends the training.
-        check_amounts: Called with the number of photos to train on, before anything is run; it may raise.
+        check_amounts: Called with the numbers of photos to train on and for validation, before anything is run; it
+            may raise.
 
     Raises:
         AssignmentFailed: There are no photos to train on, or tensors do not fit the bundle.
@@ -92,7 +93,7 @@ def execute(
     counts_labels = not asked.isdisjoint({"class_counts", "label_distribution"})
     if (trains or counts_labels or plans.reads_rows(plan, assignment_pb2.ROWS_VALIDATION)) and not train.entries:
         raise AssignmentFailed(update_pb2.FAILURE_REASON_NO_PHOTOS, "there is no labelled train photo")
-    check_amounts(len(train))
+    check_amounts(len(train), len(validation))
     if plans.reads_rows(plan, assignment_pb2.ROWS_PUBLIC):
         rows[assignment_pb2.ROWS_PUBLIC] = public_photos(engine.bundle)
     counts = np.bincount(train.rows.labels, minlength=len(bundle.class_names))

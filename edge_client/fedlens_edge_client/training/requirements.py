@@ -62,21 +62,30 @@ def check_policy(assignment: assignment_pb2.Assignment, policy: Policy) -> None:
             raise _forbidden(_BESIDE_NOISE)
 
 
-def check_amounts(plan: assignment_pb2.LocalPlan, bundle: manifest_pb2.Manifest, photos: int, policy: Policy) -> None:
+def check_amounts(
+    plan: assignment_pb2.LocalPlan, bundle: manifest_pb2.Manifest, photos: int, validation: int, policy: Policy
+) -> None:
     """Refuse to learn from so few photos, or in so few batches, that the result would show single photos.
 
     Args:
         plan: The local plan.
         bundle: The manifest.
-        photos: The number of train photos that the plan may train on.
+        photos: The number of train photos that the plan may train on and count.
+        validation: The number of train photos that it may measure on instead.
         policy: The owner's.
 
     Raises:
         AssignmentFailed: With reason `policy`.
     """
-    own = (assignment_pb2.ROWS_TRAIN, assignment_pb2.ROWS_VALIDATION)
-    if photos < policy.least_train_photos and any(plans.reads_rows(plan, rows) for rows in own):
-        raise _forbidden(f"{photos} photos to train on; it takes {policy.least_train_photos} or more")
+    counts = plans.asks(plan, "class_counts") or plans.asks(plan, "label_distribution")
+    trains = plans.reads_rows(plan, assignment_pb2.ROWS_TRAIN)
+    measures = plans.reads_rows(plan, assignment_pb2.ROWS_VALIDATION)
+    for reads, number, what in (
+        (trains or measures or counts, photos, "to train on"),
+        (measures, validation, "to measure on"),
+    ):
+        if reads and number < policy.least_train_photos:
+            raise _forbidden(f"{number} photos {what}; it takes {policy.least_train_photos} or more")
     for each in plan.instructions:
         if each.HasField("train") and each.train.rows == assignment_pb2.ROWS_TRAIN:
             steps = plans.steps(each.train, photos, slots.batch_of(program(bundle, each.train.program)))

@@ -42,7 +42,7 @@ class ClientWork:
     photos: PreparedPhotos
     downloads: Mapping[str, bytes | Tensors]
     client_state: Mapping[str, Tensors | None]
-    check_amounts: Callable[[int], None]
+    check_amounts: Callable[[int, int], None]
 
     def carry_out(self, engine: Engine) -> TrainingResult | EdgeClientError:
         """The result, or the error that the client is to see."""
@@ -106,7 +106,7 @@ class SideBySide(Executor):
         downloads: Mapping[str, Tensors],
         client_state: ClientStateOf,
         on_step: OnStep,
-        check_amounts: Callable[[int], None],
+        check_amounts: Callable[[int, int], None],
     ) -> TrainingResult:
         """As `local_training.execute`, but without calls of `on_step`, and in the turn of nobody."""
         plan = assignment.local_plan

@@ -158,11 +158,13 @@ def test_nothing_exact_is_answered_beside_a_label_distribution(bundle: Bundle, c
     assert caught.value.reason == update_pb2.FAILURE_REASON_POLICY
 
 
-def measuring(manifest: manifest_pb2.Manifest) -> assignment_pb2.Assignment:
+def measuring(
+    manifest: manifest_pb2.Manifest, rows: assignment_pb2.Rows = assignment_pb2.ROWS_TRAIN
+) -> assignment_pb2.Assignment:
     """Sends the table `sums`, measured on the client's own photos."""
     plan = plans.plan(
         plans.assemble("start"),
-        plans.derive("s", "sums", assignment_pb2.ROWS_TRAIN, model=plans.source(value="start")),
+        plans.derive("s", "sums", rows, model=plans.source(value="start")),
         uploads=[plans.upload("s", "sums")],
         evaluations=[],
     )
@@ -219,8 +221,14 @@ START = plans.assemble("start", rule(OWN))
         [plans.assemble("trained", rule(OWN))],
         [START, plans.train()],
         [plans.assemble("own", rule(OWN)), plans.assemble("start", rule(plans.source(value="own"))), plans.train()],
+        [plans.assemble("start"), plans.train(bindings=[assignment_pb2.Binding(reference="global", source=OWN)])],
+        [
+            plans.assemble("own", rule(OWN)),
+            plans.assemble("start"),
+            plans.train(bindings=[assignment_pb2.Binding(reference="global", source=plans.source(value="own"))]),
+        ],
     ],
-    ids=["as-it-is", "trained", "through-another-value"],
+    ids=["as-it-is", "trained", "through-another-value", "pulled-towards", "pulled-towards-another-value"],
 )
 def test_client_state_is_not_uploaded_unless_the_owner_allows_its_name(
     manifest: manifest_pb2.Manifest, instructions: list[assignment_pb2.Instruction]
@@ -256,19 +264,37 @@ def test_too_few_photos_or_batches_are_not_learnt_from(
 ) -> None:
     plan = plans.plan(plans.assemble("start"), plans.train(**length))
 
-    requirements.check_amounts(plan, manifest, photos, EMULATED)
+    requirements.check_amounts(plan, manifest, photos, 0, EMULATED)
     if told is None:
-        requirements.check_amounts(plan, manifest, photos, Policy())
+        requirements.check_amounts(plan, manifest, photos, 0, Policy())
         return
     with pytest.raises(AssignmentFailed) as caught:
-        requirements.check_amounts(plan, manifest, photos, Policy())
+        requirements.check_amounts(plan, manifest, photos, 0, Policy())
     assert (str(caught.value), caught.value.reason) == (told, update_pb2.FAILURE_REASON_POLICY)
 
 
 def test_a_derivation_over_few_photos_is_refused_too(manifest: manifest_pb2.Manifest) -> None:
     with pytest.raises(AssignmentFailed, match="7 photos to train on"):
-        requirements.check_amounts(measuring(manifest).local_plan, manifest, 7, Policy())
-    requirements.check_amounts(plans.plan(plans.assemble("start")), manifest, 0, Policy())
+        requirements.check_amounts(measuring(manifest).local_plan, manifest, 7, 0, Policy())
+    requirements.check_amounts(plans.plan(plans.assemble("start")), manifest, 0, 0, Policy())
+
+
+def test_a_measurement_on_few_validation_photos_is_refused_too(manifest: manifest_pb2.Manifest) -> None:
+    plan = measuring(manifest, rows=assignment_pb2.ROWS_VALIDATION).local_plan
+
+    with pytest.raises(AssignmentFailed, match="7 photos to measure on; it takes 8 or more"):
+        requirements.check_amounts(plan, manifest, 28, 7, Policy())
+    requirements.check_amounts(plan, manifest, 32, 8, Policy())
+
+
+@pytest.mark.parametrize("kind", ["class_counts", "label_distribution"])
+def test_few_photos_are_not_counted_either(manifest: manifest_pb2.Manifest, kind: str) -> None:
+    plan = assignment_pb2.LocalPlan(format=1)
+    getattr(plan.statistics.add(), kind).SetInParent()
+
+    with pytest.raises(AssignmentFailed, match="7 photos to train on; it takes 8 or more"):
+        requirements.check_amounts(plan, manifest, 7, 0, Policy())
+    requirements.check_amounts(plan, manifest, 8, 0, Policy())
 
 
 def test_a_table_about_own_photos_counts_as_exact_beside_and_after_noise(

@@ -15,10 +15,10 @@ package org.fedlens.sdk
  * @property answerExactlyAfterNoise True if a server that has noisy shares of the same classes may also learn class
  *     counts and confusion, which undo the noise.
  * @property allowTables Names of the tables, such as `prototypes`, that may be uploaded, and of sets of client state, as
- *     `state/NAME`, that uploaded weights may be made from. The exporter of a bundle names
+ *     `state/NAME`, that uploaded weights may be made from or pulled towards. The exporter of a bundle names
  *     them, so pin [bundles] to be sure of their content.
- * @property leastTrainPhotos Fewest photos to train on; an update from fewer shows much of each. A check-in with fewer says
- *   that there are none, so that no round waits for a refusal.
+ * @property leastTrainPhotos Fewest photos to train on, to count, or to measure on; an update from fewer shows much of
+ *     each. A check-in with fewer says that there are none, so that no round waits for a refusal.
  * @property leastBatches Fewest batches of a training; the change after one batch is a gradient, from which photos can be
  *     reconstructed.
  * @property bundles Digests, in lower-case hexadecimal, of the only manifests that may run here; null: any that the

@@ -186,7 +186,8 @@ internal object Plans {
 
     /**
      * Names of what a plan uploads that a client's owner has to allow by name: tables, by what they are, and sets of the
-     * client's state, as `state/NAME`, from which uploaded weights are assembled or trained.
+     * client's state, as `state/NAME`, from which uploaded weights are assembled or trained, or towards which a
+     * training may pull them: with enough weight on a reference, what it makes is the reference.
      */
     fun consents(
         plan: LocalPlan,
@@ -209,14 +210,17 @@ internal object Plans {
         tensors: Set<String>,
     ): Set<String> {
         val instruction = plan.instructionsList.first { it.value == value }
-        if (instruction.hasTrain()) return states(plan, manifest, instruction.train.start, tensors)
         val sources =
-            if (instruction.hasDerive()) {
-                instruction.derive.bindingsList.map { it.source to tensors }
-            } else {
-                selected(instruction.assemble.rulesList, manifest).map { (rule, specs) ->
-                    rule.source to specs.map { it.name }.filterTo(HashSet()) { it in tensors }
+            when {
+                instruction.hasTrain() -> {
+                    val start = Source.newBuilder().setValue(instruction.train.start).build()
+                    (listOf(start) + instruction.train.bindingsList.map { it.source }).map { it to tensors }
                 }
+                instruction.hasDerive() -> instruction.derive.bindingsList.map { it.source to tensors }
+                else ->
+                    selected(instruction.assemble.rulesList, manifest).map { (rule, specs) ->
+                        rule.source to specs.map { it.name }.filterTo(HashSet()) { it in tensors }
+                    }
             }
         return sources.filter { (_, among) -> among.isNotEmpty() }.flatMapTo(HashSet()) { (source, among) ->
             val before = if (source.hasValue()) states(plan, manifest, source.value, among) else emptySet()

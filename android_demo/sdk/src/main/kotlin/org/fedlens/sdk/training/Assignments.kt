@@ -165,7 +165,7 @@ internal class Assignments(
             photos,
             downloads(plan, sets),
             stateOf(task),
-            { Requirements.checkAmounts(plan, bundle.manifest, it, policy) },
+            { photos, validation -> Requirements.checkAmounts(plan, bundle.manifest, photos, validation, policy) },
         ) { step, steps, loss ->
             progress.report(isLast = step == steps) { Event.Trained(task, round, step, steps, loss) }
         }.execute()

@@ -47,7 +47,8 @@ internal class TrainingResult(
  * @param engine Engine for the assignment's bundle.
  * @param downloads The assignment's sets by name.
  * @param clientState Client state by name; null if there is none yet.
- * @param checkAmounts Called with the number of photos to train on, before anything is run; it may throw.
+ * @param checkAmounts Called with the numbers of photos to train on and for validation, before anything is run; it may
+ *     throw.
  * @param onStep Called after every step with its number from 1, the number of all steps, and its loss. An exception
  *     from it ends the training.
  */
@@ -57,7 +58,7 @@ internal class LocalTraining(
     private val photos: PreparedPhotos,
     downloads: Map<String, Tensors>,
     clientState: (String) -> Tensors?,
-    private val checkAmounts: (photos: Int) -> Unit = {},
+    private val checkAmounts: (photos: Int, validation: Int) -> Unit = { _, _ -> },
     private val onStep: (step: Long, steps: Long, loss: Float) -> Unit = { _, _, _ -> },
 ) {
     private val plan = assignment.localPlan
@@ -93,7 +94,7 @@ internal class LocalTraining(
         if (needsPhotos && train.size == 0) {
             throw AssignmentException(AssignmentException.Reason.NO_PHOTOS, "there is no labelled train photo")
         }
-        checkAmounts(train.size)
+        checkAmounts(train.size, rows.getValue(RowsOf.ROWS_VALIDATION).size)
         for ((index, instruction) in plan.instructionsList.withIndex()) {
             values[instruction.value] = make(instruction)
             values.keys.retainAll(Plans.stillRead(plan, index))

@@ -142,17 +142,25 @@ internal object Requirements {
     /**
      * Refuse to learn from so few [photos], or in so few batches, that the result would show single photos.
      *
+     * @param photos Number of train photos that the plan may train on and count.
+     * @param validation Number of train photos that it may measure on instead.
      * @throws AssignmentException With reason `POLICY`.
      */
     fun checkAmounts(
         plan: LocalPlan,
         manifest: Manifest,
         photos: Int,
+        validation: Int,
         policy: Policy,
     ) {
-        val reads = Plans.readsRows(plan, Rows.ROWS_TRAIN) || Plans.readsRows(plan, Rows.ROWS_VALIDATION)
+        val counts = plan.statisticsList.any { it.hasClassCounts() || it.hasLabelDistribution() }
+        val measures = Plans.readsRows(plan, Rows.ROWS_VALIDATION)
+        val reads = counts || measures || Plans.readsRows(plan, Rows.ROWS_TRAIN)
         permit(!reads || photos >= policy.leastTrainPhotos) {
             "$photos photos to train on; it takes ${policy.leastTrainPhotos} or more"
+        }
+        permit(!measures || validation >= policy.leastTrainPhotos) {
+            "$validation photos to measure on; it takes ${policy.leastTrainPhotos} or more"
         }
         for (each in plan.instructionsList.filter { it.hasTrain() && it.train.rows == Rows.ROWS_TRAIN }) {
             val steps = Batches.steps(each.train, photos, Manifests.program(manifest, each.train.program).batch)

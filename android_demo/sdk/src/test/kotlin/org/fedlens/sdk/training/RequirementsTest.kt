@@ -6,10 +6,15 @@ import org.fedlens.proto.v1.Assignment
 import org.fedlens.proto.v1.Binding
 import org.fedlens.proto.v1.BlobSet
 import org.fedlens.proto.v1.BundleClass
+import org.fedlens.proto.v1.ClassCounts
+import org.fedlens.proto.v1.Derive
+import org.fedlens.proto.v1.Instruction
 import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.Manifest
 import org.fedlens.proto.v1.ProgramFormat
+import org.fedlens.proto.v1.Rows
 import org.fedlens.proto.v1.Source
+import org.fedlens.proto.v1.Statistic
 import org.fedlens.sdk.AGREED
 import org.fedlens.sdk.AssignmentException
 import org.fedlens.sdk.AssignmentException.Reason
@@ -142,14 +147,32 @@ class RequirementsTest {
             photos: Int,
             policy: Policy,
         ) = assertThrows(AssignmentException::class.java) {
-            Requirements.checkAmounts(plan, bundle.manifest, photos, policy)
+            Requirements.checkAmounts(plan, bundle.manifest, photos, 0, policy)
         }.also { assertEquals(Reason.POLICY, it.reason) }.message
         assertEquals("this client's policy: 7 photos to train on; it takes 8 or more", refusal(7, AGREED))
         assertEquals(
             "this client's policy: training 'trained' takes 2 batches; it takes 3 or more",
             refusal(8, AGREED.copy(leastBatches = 3L)),
         )
-        Requirements.checkAmounts(plan, bundle.manifest, 8, AGREED)
+        Requirements.checkAmounts(plan, bundle.manifest, 8, 0, AGREED)
+    }
+
+    @Test
+    fun `few photos are not counted or measured on either`() {
+        fun refusal(
+            plan: LocalPlan,
+            photos: Int,
+            validation: Int,
+        ) = assertThrows(AssignmentException::class.java) {
+            Requirements.checkAmounts(plan, bundle.manifest, photos, validation, AGREED)
+        }.message
+        val asked = Statistic.newBuilder().setClassCounts(ClassCounts.getDefaultInstance())
+        val counts = LocalPlan.newBuilder().addStatistics(asked).build()
+        assertEquals("this client's policy: 7 photos to train on; it takes 8 or more", refusal(counts, 7, 0))
+        val derive = Instruction.newBuilder().setDerive(Derive.newBuilder().setRows(Rows.ROWS_VALIDATION))
+        val measures = LocalPlan.newBuilder().addInstructions(derive).build()
+        assertEquals("this client's policy: 7 photos to measure on; it takes 8 or more", refusal(measures, 28, 7))
+        Requirements.checkAmounts(measures, bundle.manifest, 32, 8, AGREED)
     }
 
     @Test
