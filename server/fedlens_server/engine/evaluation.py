@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import insert, select
 
 from fedlens_proto.manifest import specs
-from fedlens_proto.v1 import assignment_pb2, enrolment_pb2, manifest_pb2, update_pb2
+from fedlens_proto.v1 import admin_pb2, assignment_pb2, enrolment_pb2, manifest_pb2, update_pb2
 from fedlens_server.engine import phases, vetting
 from fedlens_server.engine.cohorts import pauses
 from fedlens_server.engine.cohorts.downloads import Downloads, holds
@@ -26,7 +26,7 @@ from fedlens_server.store import Store, Transaction, schema
 log = logging.getLogger(__name__)
 _INSERT = insert(schema.evaluations)
 _columns = schema.evaluations.c
-_members = schema.members.c
+_members, _rounds = schema.members.c, schema.rounds.c
 _EVALUATORS = b""  # as the client whose sets evaluators get
 
 
@@ -67,7 +67,7 @@ def accept(
         Forbidden: The client is no evaluator.
         Unavailable: The task is suspended.
         Unknown: No such task or round, or none that is to be evaluated.
-        RoundClosed: Another round is evaluated by now.
+        RoundClosed: Another round is evaluated by now, or the round was undone.
         UpdateDiffers: A result with other bytes has been received.
         UpdateInvalid: The sums are not acceptable.
     """
@@ -114,6 +114,9 @@ def _accept(
     if model is None or number != model.round:
         if newest is not None and number < newest.round:
             raise RoundClosed(f"round {number} of task {task_id} is not evaluated any more, round {newest.round} is")
+        state = select(_rounds.state).where(_rounds.task == task_id, _rounds.number == number)
+        if transaction.execute(state).scalar() == admin_pb2.ROUND_STATE_UNDONE:
+            raise RoundClosed(f"round {number} of task {task_id} was undone")
         raise Unknown(f"round {number} of task {task_id} is not to be evaluated")
     bundle = task.bundle_for(known.profile, model.phase)
     if bundle is None or header.bundle != bundle.id or header.phase != model.phase or header.uploads:
@@ -131,23 +134,29 @@ def _accept(
     return receipt
 
 
-def decide(federation: Federation, transaction: Transaction, task: Task, following: GlobalModel | None) -> None:
-    """Pause a task whose model became worse and then was replaced, or whose last evaluators never answered in time."""
+def decide(federation: Federation, transaction: Transaction, task: Task, following: GlobalModel | None) -> bool:
+    """Pause a task whose model became worse and then was replaced, or whose last evaluators never answered in time.
+
+    Returns:
+        True: it pauses.
+    """
     model, now = task.evaluation, federation.clock.elapsed()
     if model is not None and model.undecided and (model is not following or not model.awaits_any(now)):
-        _decide(federation, transaction, task, model)
+        return _decide(federation, transaction, task, model)
+    return False
 
 
 def _decide(
     federation: Federation, transaction: Transaction, task: Task, model: GlobalModel, *latest: tuple[int, pauses.Sums]
-) -> None:
-    """Pause a task if a model is worse than earlier ones, by what is stored and the latest evaluation."""
+) -> bool:
+    """Pause a task if a model is worse than earlier ones, by what is stored and the latest evaluation; True: it is."""
     transaction.after_commit(model.undecided.clear)
     if task.settings.pause_if_accuracy_falls is None or task.paused:
-        return
+        return False
     stored = [(found, from_json(text)) for found, text in pauses.evaluations_before(transaction, task, model.round)]
     if reason := pauses.fall(task, model.round, [*stored, *latest]):
         pauses.write(federation, transaction, task, reason)
+    return bool(reason)
 
 
 def to_json(all_sums: Iterable[update_pb2.EvaluationSums]) -> str:

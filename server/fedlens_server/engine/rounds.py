@@ -187,15 +187,13 @@ def end(
     endings.write(federation, transaction, task, current, reason)
     endings.write_rules(federation, transaction, task, current, outcome)
     standing = _standing_after(task, prepared, reason)
-    model = task.evaluation
+    model, copies = task.evaluation, task.copies
     if prepared is not None:
         participation.committed(transaction, task, current)
         model = evaluation.model_after(federation, transaction, task, current, remaining.values, standing.committed)
-    evaluation.decide(federation, transaction, task, model)
-    copies = task.copies
-    if prepared is not None:
         copies = endings.copy_state(transaction, task, current, remaining.values, remaining.blobs)
-    go_on(federation, transaction, task, standing, remaining, model, cohort, copies)
+    pauses = evaluation.decide(federation, transaction, task, model)
+    go_on(federation, transaction, task, standing, remaining, model, cohort, copies, opens=not pauses)
 
 
 def stop(federation: Federation, transaction: Transaction, task: Task) -> None:
@@ -269,6 +267,8 @@ def go_on(
     model: GlobalModel | None,
     cohort: Cohort | None = None,
     copies: dict[int, frozenset[bytes]] | None = None,
+    *,
+    opens: bool = True,
 ) -> None:
     """Write where the task stands now, with a new round if it is running; sweep; have the view follow.
 
@@ -281,10 +281,11 @@ def go_on(
         model: For evaluators.
         cohort: Of the new round, as of `next_cohort`.
         copies: Kept of the shared state, as in `Task`; None: those that it has.
+        opens: False: no round, as the same transaction pauses the task.
     """
     copies = task.copies if copies is None else copies
     following: Round | None = None
-    if standing.state == admin_pb2.TASK_STATE_RUNNING and not task.paused:
+    if opens and standing.state == admin_pb2.TASK_STATE_RUNNING and not task.paused:
         try:
             following = _open(federation, transaction, task, remaining.values, standing.committed, cohort)
         except (MethodFailed, NothingToAggregate) as error:

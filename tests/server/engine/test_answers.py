@@ -36,16 +36,30 @@ def test_clients_that_were_answered_long_ago_make_room(monkeypatch: pytest.Monke
     assert [found.last(client) is not None for client in (ALICE, BOB, CAROL)] == [True, False, True]
 
 
-def test_texts_that_clients_choose_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_that_a_client_chooses_fill_neither_the_memory_nor_the_place_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(answers, "MOST_ANSWERS", 4)
     monkeypatch.setattr(answers, "RESERVE", 1)
     found = Answers()
     for number in range(9):
         found.note(ALICE, Answer("wait-not-eligible", 1, f"{number} photos"), 1.0)
-    found.note(BOB, Answer("wait-not-eligible", 1, "0 photos"), 1.0)
+    found.note(BOB, Answer("wait-not-eligible", 1, "9 photos"), 1.0)
 
-    assert found.last(ALICE) == (Answer("wait-not-eligible", 1), 1.0)
-    assert found.last(BOB) == (Answer("wait-not-eligible", 1, "0 photos"), 1.0)
+    assert found.last(ALICE) == (Answer("wait-not-eligible", 1, "8 photos"), 1.0)
+    assert found.last(BOB) == (Answer("wait-not-eligible", 1, "9 photos"), 1.0)
+    assert (len(found._different), len(found._details)) == (1, 2)
+
+
+def test_a_text_goes_with_the_answer_that_it_stood_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "MOST_CLIENTS", 1)
+    found = Answers()
+    for client in (ALICE, BOB):
+        found.note(client, Answer("wait-not-eligible", 1, "2 photos"), 1.0)
+    kept = len(found._details)
+    found.note(BOB, REST, 2.0)
+
+    assert (kept, found.last(BOB), found._details) == (1, (REST, 2.0), {})
 
 
 def test_answers_about_too_many_tasks_are_noted_without_the_task(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,6 +161,20 @@ def test_a_place_is_left_unused_only_if_its_time_is_over(server: Arrivals, after
     assert server.task.participations[BOB].misses == misses
 
 
+def test_a_place_of_which_its_client_never_heard_is_not_left_unused(server: Arrivals) -> None:
+    server.take(goal=1)
+    server.enrol([ALICE, BOB])
+    assert server.has_place(ALICE)
+    server.places.give_back(ALICE)
+    assert server.has_place(BOB)
+    server.report(BOB)
+
+    server.advance()
+
+    assert server.state(ALICE) == "missed"
+    assert server.task.participations[ALICE].misses == 0
+
+
 @pytest.mark.slow
 def test_a_few_that_ask_all_the_time_do_not_take_most_places(server: Arrivals) -> None:
     crowd = client_ids(104)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedlens_proto.v1 import admin_pb2, admission_pb2, enrolment_pb2, update_pb2
-from fedlens_server.engine.operators import control
+from fedlens_proto.v1 import admin_pb2, admission_pb2, check_in_pb2, enrolment_pb2, update_pb2
+from fedlens_server.engine.operators import audit, control
 from fedlens_server.engine.operators.access import Operator
 from fedlens_server.errors import Forbidden, Malformed, TaskDiffers, Unknown
 from fedlens_server.store import Transaction
@@ -198,7 +198,7 @@ def test_nothing_of_an_ended_task_can_be_changed(server: Arrivals) -> None:
             act(server)
 
 
-def finds(server: Arrivals, evaluator: bytes, right: int) -> None:
+def finds(server: Bench, evaluator: bytes, right: int) -> None:
     """Have an evaluator find so many of a hundred photos right."""
     assignment = server.check_in(evaluator).assignment
     header = evaluation_of(assignment)
@@ -273,6 +273,63 @@ def test_while_an_evaluator_may_still_answer_a_model_that_stays_is_not_judged(se
 
     # 70 and 90 of a hundred each are 80 %.
     assert not server.task.paused
+
+
+def test_a_task_that_pauses_itself_at_a_commit_opens_no_round(bench: Bench) -> None:
+    bench.enrol([DAVE, EVE], EVALUATORS)
+    bench.start(rounds=9, pause_if_accuracy_falls=5)
+    bench.commit()
+    finds(bench, EVE, 80)
+    bench.commit()
+    bench.assignment(DAVE)  # and it never answers, so that the next commit decides
+    finds(bench, EVE, 70)
+
+    bench.commit()
+
+    assert bench.task.paused
+    assert [each.round for each in bench.show().rounds] == [1, 2, 3]
+    assert bench.check_in(ALICE).wait.reason == check_in_pb2.WAIT_REASON_PAUSED
+    resume(bench)
+    assert [each.round for each in bench.show().rounds] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("steps", [[], [pause, resume]], ids=["at once", "paused by hand and resumed before"])
+def test_a_model_that_was_not_decided_on_before_a_restart_is_decided_on_after_it(
+    server: Arrivals, steps: list[Callable[[Bench], None]]
+) -> None:
+    server.enrol([DAVE, EVE], EVALUATORS)
+    server.take(goal=1, rounds=9, rest=0, pause_if_accuracy_falls=5)
+    measure(server, 80)
+    commit(server)
+    assert server.has_place(DAVE)  # and is never heard of again
+    finds(server, EVE, 70)
+    for step in steps:
+        step(server)
+
+    server.reopen()
+    assert not server.task.paused
+    commit(server)
+
+    assert server.task.paused.startswith("because accuracy fell: 70.0 % after round 2, 80.0 % after round 1;")
+
+
+@pytest.mark.parametrize("steps", [[resume, Bench.reopen], [Bench.reopen, resume]], ids=["before", "afterwards"])
+def test_a_task_that_was_resumed_is_not_paused_for_the_same_model_after_a_restart(
+    server: Arrivals, steps: list[Callable[[Bench], None]]
+) -> None:
+    server.enrol([EVE], EVALUATORS)
+    server.take(goal=1, rounds=9, rest=0, pause_if_accuracy_falls=5)
+    measure(server, 80)
+    measure(server, 70)
+    why = server.task.paused
+
+    for step in steps:
+        step(server)
+    commit(server)
+
+    assert not server.task.paused
+    (resumed,) = (each for each in audit.listed(server.federation, 0).entries if each.action == "task resume")
+    assert resumed.detail == f"paused {why}"
 
 
 def test_evaluations_share_a_commit_with_updates_and_trainers_send_none(

@@ -14,11 +14,12 @@ from fedlens_proto.v1 import admission_pb2
 from fedlens_server.engine import assignments
 from fedlens_server.engine.operators import rollback
 from fedlens_server.engine.operators.access import Operator
-from fedlens_server.errors import Malformed, TaskDiffers
+from fedlens_server.errors import Malformed, RoundClosed, TaskDiffers
 from fedlens_server.planning.task_settings import SettingsError
 from tests.server.bundles import tiny_bundle
 from tests.server.engine.arrivals import Arrivals
-from tests.server.fakes import ALICE, BOB, CAROL, Bench
+from tests.server.engine.test_control import finds
+from tests.server.fakes import ALICE, BOB, CAROL, DAVE, EVALUATORS, EVE, Bench, evaluation_of
 from tests.server.methods.test_feddyn import dynamic
 
 KIM = Operator(name="kim", role=admission_pb2.TOKEN_ROLE_OPERATE)
@@ -144,6 +145,45 @@ def test_an_update_that_was_being_aggregated_changes_nothing_after_a_rollback(se
     server.advance()
     assert bias(server) == before
     assert server.ends == ["committed", "abandoned", "open"]
+
+
+def test_an_evaluator_is_told_that_its_round_was_undone_and_one_of_an_earlier_round_still_counts(
+    server: Arrivals,
+) -> None:
+    server.enrol([DAVE, EVE], EVALUATORS)
+    server.take(goal=1, rounds=9, rest=0, pause_if_accuracy_falls=5)
+    commit(server)
+    assert server.has_place(DAVE)
+    finds(server, EVE, 80)
+    commit(server)
+    undone = server.check_in(EVE).assignment
+
+    roll_back(server, 1)
+
+    with pytest.raises(RoundClosed, match="round 2 of task 1 was undone"):
+        server.evaluate(EVE, evaluation_of(undone), number=2)
+    assert server.check_in(EVE).HasField("wait")
+    assert server.check_in(DAVE).assignment.round == 1
+    finds(server, DAVE, 60)
+    # 80 and 60 of a hundred each
+    assert getattr(server.show().rounds[0], "global")[0].correct == 140
+
+
+def test_a_model_is_not_compared_with_those_of_undone_rounds(server: Arrivals) -> None:
+    server.enrol([EVE], EVALUATORS)
+    server.take(goal=1, rounds=9, rest=0, pause_if_accuracy_falls=5)
+    for right in (70, 90):
+        commit(server)
+        finds(server, EVE, right)
+
+    roll_back(server, 1)
+    commit(server)
+    finds(server, EVE, 70)
+    assert not server.task.paused
+    commit(server)
+    finds(server, EVE, 60)
+
+    assert server.task.paused.startswith("because accuracy fell: 60.0 % after round 5, 70.0 % after round 1;")
 
 
 def test_state_of_single_clients_is_a_reason_to_refuse(patchwork: Bench) -> None:

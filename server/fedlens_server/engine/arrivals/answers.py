@@ -1,7 +1,8 @@
 """The last answers to check-ins, so that operators see why a client has no work; in memory, since the server's start.
 
 At most `MOST_CLIENTS` are kept, those that were answered last, as one integer each: clients by the first half of their
-id, the time in seconds, and one of few different answers.
+id, the time in seconds, and one of few different words about a task. A text beside it is kept for its client alone:
+clients choose numbers in theirs, and must not fill the place of others'.
 """
 
 from collections import Counter
@@ -29,13 +30,13 @@ class Answers:
         """Nobody was answered yet."""
         self._changing = Lock()
         self._last: dict[int, int] = {}  # seconds and an index, by client; those answered last are last
+        self._details: dict[int, str] = {}  # by client, of those whose answer has one
         self._different: list[Answer] = []
         self._index: dict[Answer, int] = {}
 
     def note(self, client: bytes, answer: Answer, now: float) -> None:
         """Note what a client is told, `now` by `Clock.now`."""
-        if answer.detail and answer not in self._index and len(self._different) >= MOST_ANSWERS // 2:
-            answer = answer._replace(detail="")  # clients choose numbers in it; those of too many are not kept
+        detail, answer = answer.detail, answer._replace(detail="")
         if answer not in self._index and len(self._different) >= MOST_ANSWERS - RESERVE:
             answer = Answer(answer.word, 0)  # of too many tasks; there are few words, so these fit
         index = self._index.get(answer)
@@ -44,20 +45,26 @@ class Answers:
             self._different.append(answer)
         key = _key(client)
         with self._changing:
-            self._last.pop(key, None)
+            self._drop(key)
             self._last[key] = int(now) * MOST_ANSWERS + index
+            if detail:
+                self._details[key] = detail
             if len(self._last) > MOST_CLIENTS:
-                del self._last[next(iter(self._last))]
+                self._drop(next(iter(self._last)))
 
     def forget(self, client: bytes) -> None:
         """Forget a client."""
         with self._changing:
-            self._last.pop(_key(client), None)
+            self._drop(_key(client))
 
     def last(self, client: bytes) -> tuple[Answer, float] | None:
         """What a client was told last, and when, in seconds since the epoch; None: nothing that is known."""
-        value = self._last.get(_key(client))
-        return None if value is None else (self._different[value % MOST_ANSWERS], float(value // MOST_ANSWERS))
+        key = _key(client)
+        with self._changing:
+            value, detail = self._last.get(key), self._details.get(key, "")
+        if value is None:
+            return None
+        return self._different[value % MOST_ANSWERS]._replace(detail=detail), float(value // MOST_ANSWERS)
 
     def counts(self, task: int, since: float) -> dict[str, int]:
         """The number of clients by the word that they were last told about a task, since a time."""
@@ -68,6 +75,10 @@ class Answers:
             if self._different[index].task == task:
                 words[self._different[index].word] += count
         return dict(words.most_common())
+
+    def _drop(self, key: int) -> None:
+        self._last.pop(key, None)
+        self._details.pop(key, None)
 
 
 def _key(client: bytes) -> int:

@@ -109,7 +109,7 @@ def missed(transaction: Transaction, task: Task, current: Round, now: float) -> 
     """Write that the members of a round that are still pending have missed it, but for forgotten ones.
 
     A place counts as unused if by `now`, by `Clock.elapsed`, its time was over or twice the usual one had passed. Of a
-    member with less time, others may just have been faster.
+    member with less time, others may just have been faster; one that was not reached does not know of its place.
     """
     for client, member in current.members.items():
         if member.state == admin_pb2.MEMBER_STATE_PENDING and client in task.participations:
@@ -117,7 +117,7 @@ def missed(transaction: Transaction, task: Task, current: Round, now: float) -> 
             transaction.later(_MISS, {"t": current.task, "r": current.number, "c": client, "s": state})
             since = None if current.held is None else current.held.since(client)
             had_time = since is not None and task.round_s is not None and now - since >= task.round_s
-            if had_time or not current.holds_place(client, now):
+            if client not in current.returned and (had_time or not current.holds_place(client, now)):
                 left_place(transaction, task, client)
 
 

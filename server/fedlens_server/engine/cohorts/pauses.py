@@ -2,17 +2,18 @@
 
 from collections.abc import Iterable
 
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 
-from fedlens_proto.v1 import update_pb2
+from fedlens_proto.v1 import admin_pb2, update_pb2
 from fedlens_server.engine.task import Task
 from fedlens_server.engine.view import Federation
-from fedlens_server.store import Transaction, schema
+from fedlens_server.store import Store, Transaction, schema
 from fedlens_server.telemetry import events
 from fedlens_server.telemetry.events import Event
 
 ROUNDS = 10
-_tasks, _columns = schema.tasks.c, schema.evaluations.c
+RESUMED = "task resume"  # as an action in the log of changes, whose detail is the reason of the pause
+_tasks, _columns, _rounds, _audit = schema.tasks.c, schema.evaluations.c, schema.rounds.c, schema.audit.c
 Sums = Iterable[update_pb2.EvaluationSums]
 
 
@@ -53,16 +54,31 @@ def fall(task: Task, number: int, measured: Iterable[tuple[int, Sums]]) -> str:
     if accuracy[number] > accuracy[best] - allowed:
         return ""
     return (
-        f"because accuracy fell: {accuracy[number]:.1f} % after round {number}, {accuracy[best]:.1f} % after round "
-        f"{best}; the task allows less than {allowed:g} points"
+        f"because accuracy fell: {accuracy[number]:.1f}{_named(number)}{accuracy[best]:.1f} % after round {best}; "
+        f"the task allows less than {allowed:g} points"
     )
 
 
 def evaluations_before(transaction: Transaction, task: Task, number: int) -> list[tuple[int, str]]:
-    """The stored evaluations of a round and of the 10 evaluated ones before it, as JSON, by round."""
-    of_task = (_columns.task == task.id, _columns.round <= number)
-    numbers = select(_columns.round).where(*of_task).distinct().order_by(_columns.round.desc()).limit(ROUNDS + 1)
+    """The stored evaluations of a round and of the 10 evaluated ones before it that stand, as JSON, by round."""
+    stands = (_columns.task == task.id, _columns.round <= number, _rounds.state == admin_pb2.ROUND_STATE_COMMITTED)
+    measured = select(_columns.round).join_from(schema.evaluations, schema.rounds).where(*stands).distinct()
+    numbers = measured.order_by(_columns.round.desc()).limit(ROUNDS + 1)
     rows = transaction.execute(
         select(_columns.round, _columns.evaluations).where(_columns.task == task.id, _columns.round.in_(numbers))
     ).all()
     return [(row.round, row.evaluations) for row in rows]
+
+
+def was_for(store: Store, task: Task, number: int) -> bool:
+    """Tell whether a task has paused itself for the model of a round, though it may be resumed; reads the database."""
+    # An earlier task may have had its name.
+    since = select(func.min(_rounds.opened_at)).where(_rounds.task == task.id)
+    ended = (_audit.action == RESUMED, _audit.subject == task.name, _audit.at >= since.scalar_subquery())
+    reasons = [task.paused, *(row.detail for row in store.read(select(_audit.detail).where(*ended)))]
+    return any(_named(number) in reason for reason in reasons)
+
+
+def _named(number: int) -> str:
+    """The words by which a reason names the round whose model became worse."""
+    return f" % after round {number}, "

@@ -51,7 +51,7 @@ def resume(federation: Federation, transaction: Transaction, task: Task, by: Ope
     need_going(task)
     if not task.paused:
         return
-    audit.record(federation, transaction, by, "task resume", task.name)
+    audit.record(federation, transaction, by, pauses.RESUMED, task.name, f"paused {task.paused}")
     transaction.execute(update(schema.tasks).where(_tasks.id == task.id).values(paused=""))
 
     def follow() -> None:

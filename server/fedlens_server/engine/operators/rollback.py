@@ -58,6 +58,11 @@ def roll_back(federation: Federation, transaction: Transaction, task: Task, numb
     standing = Standing(admin_pb2.TASK_STATE_RUNNING, "", committed, 0)
     remaining = Remaining(values, blobs, frozenset())
     rounds.go_on(federation, transaction, task, standing, remaining, None, copies=copies)
+
+    def forget_undone() -> None:
+        task.older_evaluations = tuple(model for model in task.older_evaluations if model.round <= number)
+
+    transaction.after_commit(forget_undone)
     if task.released is not None and task.released.round > number:
         _write_release(federation, transaction, task, Release(round=number, committed=committed, values=values))
 
