@@ -49,7 +49,7 @@ async def send_blob(
     try:
         first, last = _range(request, location.size)
     except WrongRange as fault:
-        refusal = responses.error(fault)
+        refusal = responses.refusal(request, fault)
         refusal.headers[hdrs.CONTENT_RANGE] = f"bytes */{location.size}"
         return refusal
     size = last - first

@@ -37,7 +37,16 @@ async def read_body(request: web.Request, endpoint: str, limits: LimitsSection) 
         ConnectionError: The client went away, or is too slow.
     """
     require_message(request)
-    limit = MAX_BODY_BYTES[endpoint]
+    return await read_at_most(request, MAX_BODY_BYTES[endpoint], limits)
+
+
+async def read_at_most(request: web.Request, limit: int, limits: LimitsSection) -> bytes:
+    """The body of a request, of whatever kind.
+
+    Raises:
+        TooLarge: It has more than `limit` bytes.
+        ConnectionError: The client went away, or is too slow.
+    """
     declared = request.content_length
     if declared is not None and declared > limit:
         raise TooLarge(f"{declared} bytes were announced; {request.method} {request.path} takes at most {limit}")
@@ -111,14 +120,16 @@ class BodyReader:
             piece, self._left = self._left, b""
             return piece
         content = self._request.content
-        piece = content.read_nowait()
-        if not piece and not content.is_eof():
-            stall_s = self._limits.upload_stall_s
-            try:
+        stall_s = self._limits.upload_stall_s
+        try:
+            piece = content.read_nowait()
+            if not piece and not content.is_eof():
                 async with asyncio.timeout(stall_s):
                     piece = await content.readany()
-            except TimeoutError as error:
-                raise ConnectionResetError(f"no byte for {stall_s} s") from error
+        except TimeoutError as error:
+            raise ConnectionResetError(f"no byte for {stall_s} s") from error
+        except OSError as error:  # that the connection ended with: over TLS also one of its own, such as SSLError
+            raise ConnectionResetError(str(error)) from error
         self._received += len(piece)
         # As long as it may pause, it may also be slow: a body of one packet takes as long as the network does.
         counted_s = self._clock() - self._began - self._limits.upload_stall_s

@@ -47,32 +47,41 @@ async def errors_as_messages(request: web.Request, handler: Handler) -> web.Stre
     except ServerError as fault:
         return refusal(request, fault)
     except web.HTTPException as fault:
-        return refusal(request, _of_framework(request, fault), fault.reason)  # its text quotes the path that was sent
+        return refusal(request, of_framework(request, fault), fault.reason)  # its text quotes the path that was sent
     except (ConnectionError, web.RequestPayloadError) as fault:
         if isinstance(fault, ConnectionError) or request.transport is None or request.transport.is_closing():
-            # The client is gone; the connection is closed without a response.
+            # The client is gone or given up. Over TLS, to close its connection would wait until it says goodbye.
+            if request.transport is not None:
+                request.transport.abort()
             raise ConnectionResetError from fault
         return refusal(request, Malformed(f"the body cannot be read: {fault}"), type(fault).__name__)
     except WireError as fault:
         return refusal(request, Malformed(str(fault)))
     except Exception as fault:
         _log.error("a request failed", exc_info=fault)
-        return _answer(request, _failed())
+        _count(failed := _failed())
+        return error(failed, request.path)
 
 
-def _answer(request: web.Request, fault: ServerError) -> web.Response:
+def _count(fault: ServerError) -> None:
     if (seen := events.REQUEST.get()) is not None:
         seen.code = fault.code
-    return error(fault, request.path)
+
+
+def note_refusal(fault: ServerError, reason: str = "") -> None:
+    """Tell log and metrics what the present request gets; `reason` stands in the log for the error's own text."""
+    events.note(Event.REFUSED, code=fault.code, reason=reason or str(fault))
+    _count(fault)
 
 
 def refusal(request: web.Request, fault: ServerError, reason: str = "") -> web.Response:
-    """As `error`, with a line in the log; `reason` is told there instead of the error's own text."""
-    events.note(Event.REFUSED, code=fault.code, reason=reason or str(fault))
-    return _answer(request, fault)
+    """As `error`, told by `note_refusal`."""
+    note_refusal(fault, reason)
+    return error(fault, request.path)
 
 
-def _of_framework(request: web.Request, fault: web.HTTPException) -> ServerError:
+def of_framework(request: web.Request, fault: web.HTTPException) -> ServerError:
+    """The error of this server for one of aiohttp's."""
     if fault.status in (404, 405):
         is_elsewhere = request.path.startswith(f"{API}admin/") and request.app.get(SIDE) == "clients"
         where = "; this address is for clients, operators have another" if is_elsewhere else ""

@@ -46,7 +46,7 @@ class ServiceState(Enum):
 
 
 class _Upload(NamedTuple):
-    transport: asyncio.BaseTransport
+    transport: asyncio.Transport
     address: str | None  # as limits count it; None: it is small
 
 
@@ -149,7 +149,7 @@ class Service:
         address = self.addresses.limited(request[ADDRESS]) if is_large else None
         if (older := self._uploading.get(client)) is not None:
             self._ended(client, older)
-            older.transport.close()
+            older.transport.abort()  # over TLS, `close` would go on for as long as the client does not answer it
         if address is not None and self.uploads >= limits.max_uploads:
             raise SlowDown("as many updates as the server takes at a time are on their way; try again later", RETRY_MS)
         if address and self._large[address] >= limits.max_uploads_per_address:

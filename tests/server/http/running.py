@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from fedlens_server.config import Config
 from fedlens_server.engine.operators import tokens
 from fedlens_server.http.app import create_admin_app, create_app
 from fedlens_server.http.service import SERVICE, Service
+from fedlens_server.http.sockets.certificate import tls
 from fedlens_server.http.sockets.listening import Runner, close, listen, listen_on_socket
 from fedlens_server.sections import AppSection
 from fedlens_server.store import StateAddress, Store, Transaction
@@ -47,6 +49,10 @@ TRAINER_TOKEN = "token-of-the-trainers"
 BAN = admission_pb2.BanRequest(protocol=1, reason="noise").SerializeToString()
 READ_TOKEN = "token-of-an-onlooker"
 EVALUATOR_TOKEN = "token-of-the-evaluators"
+# Whose certificate a server with TLS has is of no matter here.
+_UNCHECKED = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+_UNCHECKED.check_hostname = False
+_UNCHECKED.verify_mode = ssl.CERT_NONE
 
 
 @dataclass(frozen=True)
@@ -262,23 +268,31 @@ def opened(folder: Path, address: StateAddress | None = None) -> Store:
 
 
 @asynccontextmanager
-async def running(folder: Path, **settings_of: Any) -> AsyncIterator[Server]:
+async def running(
+    folder: Path, *, certificate: tuple[Path, Path] | None = None, **settings_of: Any
+) -> AsyncIterator[Server]:
     """A server that is ready, with a config as of `config`; everything is closed at the end."""
-    settings, clock = config(folder, **settings_of), ManualClock()
+    settings, clock = config(folder, certificate=certificate, **settings_of), ManualClock()
+    context = None if certificate is None else tls(*certificate)
     store = opened(settings.server.data)
     app = create_app(settings, clock, store)
     service = app[SERVICE]
     try:
-        async with serving(app, settings.server.socket) as url, serving(create_admin_app(service)) as admin_url:
+        async with (
+            serving(app, settings.server.socket, context) as url,
+            serving(create_admin_app(service), context=context) as admin_url,
+        ):
             await service.ready()
-            async with aiohttp.ClientSession() as session:
+            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=_UNCHECKED)) as session:
                 yield Server(url, admin_url, service, clock, session, settings.server.data)
     finally:
         store.close()
 
 
 @asynccontextmanager
-async def serving(app: web.Application, socket: Path | None = None) -> AsyncIterator[str]:
+async def serving(
+    app: web.Application, socket: Path | None = None, context: ssl.SSLContext | None = None
+) -> AsyncIterator[str]:
     """The address of an application that is served."""
     runner = Runner(app)
     try:
@@ -286,7 +300,7 @@ async def serving(app: web.Application, socket: Path | None = None) -> AsyncIter
         if socket is not None:
             yield await listen_on_socket(runner, socket, "server.socket")
         else:
-            yield await listen(runner, "127.0.0.1", 0, None, "server")
+            yield await listen(runner, "127.0.0.1", 0, context, "server")
     finally:
         await close([runner], 5.0)
 
@@ -294,7 +308,9 @@ async def serving(app: web.Application, socket: Path | None = None) -> AsyncIter
 @asynccontextmanager
 async def connected(url: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection, which breaks at the end."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
+    parts = urlsplit(url)
+    context = _UNCHECKED if parts.scheme == "https" else None
+    reader, writer = await asyncio.open_connection("127.0.0.1", parts.port, ssl=context)
     try:
         yield reader, writer
     finally:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import sqlite3
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -112,6 +113,38 @@ async def test_one_backup_is_made_at_a_time(tmp_path: Path) -> None:
 
     assert refused.outcome == (429, "slow-down")
     assert made.status == 200
+
+
+@needs_a_folder
+@pytest.mark.parametrize(
+    ("statement", "outcome", "told"),
+    [
+        ("PRAGMA max_page_count = 1", (507, "storage-full"), "the server's disk is full"),
+        ("SELECT * FROM missing", (503, "unavailable"), "no backup was made: no such table: missing"),
+    ],
+    ids=["full", "other"],
+)
+async def test_an_error_of_the_snapshot_is_told_and_the_next_try_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, outcome: tuple[int, str], told: str
+) -> None:
+    connect = sqlite3.connect
+
+    def connected(place: str | Path, *, uri: bool = False) -> sqlite3.Connection:
+        connection = connect(place, uri=uri)
+        if isinstance(place, Path):
+            connection.execute(statement)
+        return connection
+
+    folder = tmp_path / "backups"
+    async with running(tmp_path, backups=folder) as server:
+        with monkeypatch.context() as patched:
+            patched.setattr(sqlite3, "connect", connected)
+            refused = await back_up(server)
+        left = await asyncio.to_thread(lambda: list(folder.iterdir()))
+        made = await back_up(server)
+
+    assert (refused.outcome, left, made.status) == (outcome, [], 200)
+    assert refused.error.message.startswith(told)
 
 
 @needs_a_folder

@@ -16,9 +16,8 @@ from fedlens_server.errors import Forbidden, ServerError, Unauthorised
 from fedlens_server.http.dashboard import changes, client_pages, static_files, task_pages, token_pages
 from fedlens_server.http.dashboard.pages import ROOT, form, render, sentence
 from fedlens_server.http.dashboard.sessions import SESSION, SESSIONS, Sessions, check_same_origin
+from fedlens_server.http.responses import note_refusal, of_framework
 from fedlens_server.http.service import OPERATOR, SERVICE, Service
-from fedlens_server.telemetry import events
-from fedlens_server.telemetry.events import Event
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -29,6 +28,8 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
 }
 _PAGE = re.compile(re.escape(ROOT) + r"/[!-\[\]-~]*")  # printable ASCII but the backslash
+# A token and an address; nobody knows yet who sends it.
+MAX_LOGIN_BYTES = 16 << 10
 _LOGIN, _LOGOUT = f"{ROOT}/login", f"{ROOT}/logout"
 
 
@@ -64,9 +65,10 @@ async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         response = await _answer(request, handler)
     except ServerError as fault:
-        events.note(Event.REFUSED, code=fault.code, reason=str(fault))
+        note_refusal(fault)
         response = render(request, "error.html", status=fault.status, text=sentence(fault))
     except web.HTTPException as fault:
+        note_refusal(of_framework(request, fault), fault.reason)  # its text quotes the path that was sent
         reason = f"there is no page {request.path[:80]}" if fault.status in (404, 405) else fault.reason
         response = render(request, "error.html", status=fault.status, text=sentence(reason))
     response.headers.update(_HEADERS)
@@ -85,16 +87,17 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         if found is None:
             raise Unauthorised("log in first")
         request[OPERATOR] = operator = request.app[SERVICE].operator(found.token_sha256)
-    except Unauthorised:
-        return _to_login(request)
+    except Unauthorised as fault:
+        return _to_login(request, fault)
     request[SESSION] = found
     if changes_something and request.path != _LOGOUT:
         operator.check_may(request.method)
     return await handler(request)
 
 
-def _to_login(request: web.Request) -> web.Response:
+def _to_login(request: web.Request, fault: Unauthorised) -> web.Response:
     if "HX-Request" in request.headers:  # a part of a page, which the login must not become
+        note_refusal(fault)
         return web.Response(status=401, headers={"HX-Refresh": "true"})
     if request.method not in ("GET", "HEAD"):
         raise Forbidden("your session is over and nothing was changed; log in and try again")
@@ -109,7 +112,7 @@ async def show_login(request: web.Request) -> web.Response:
 
 async def log_in(request: web.Request) -> web.Response:
     """`POST /login`: begin a session with an operator's token."""
-    given = await form(request)
+    given = await form(request, MAX_LOGIN_BYTES)
     token, target = given.get("token", "").strip(), given.get("next", "")
     # A path below the root and nothing else, so that a link cannot send an operator elsewhere.
     if not _PAGE.fullmatch(target):
@@ -117,7 +120,7 @@ async def log_in(request: web.Request) -> web.Response:
     try:
         request.app[SERVICE].operator(hashed(token))
     except Unauthorised as fault:
-        events.note(Event.REFUSED, code=fault.code, reason=str(fault))
+        note_refusal(fault)
         return render(request, "login.html", status=401, target=target, message=sentence(fault), is_fault=True)
     response = web.Response(status=303, headers={hdrs.LOCATION: target})
     request.app[SESSIONS].begin(response, hashed(token), ROOT, is_secure=request.secure)

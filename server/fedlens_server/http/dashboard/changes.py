@@ -8,6 +8,7 @@ from fedlens_server.errors import ServerError, Unknown
 from fedlens_server.http.dashboard.actions import SUBJECTS, Action, Subjects
 from fedlens_server.http.dashboard.pages import ROOT, form, render, sentence
 from fedlens_server.http.dashboard.sessions import redirect
+from fedlens_server.http.responses import note_refusal
 from fedlens_server.http.service import OPERATOR, SERVICE
 
 
@@ -34,6 +35,7 @@ async def change(request: web.Request) -> web.Response:
     except Unknown:
         raise
     except ServerError as fault:
+        note_refusal(fault)
         return _asked(request, sentence(fault), fault.status)
     is_gone = request.match_info["action"] == "delete"
     return redirect(request, _page(request, is_gone=is_gone), f"{action.title}: {subjects.name(subject)}. Done.")

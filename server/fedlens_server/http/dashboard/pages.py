@@ -4,6 +4,7 @@ import re
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
+from urllib.parse import parse_qsl
 
 from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context, select_autoescape
@@ -14,10 +15,12 @@ from fedlens_proto import wire
 from fedlens_proto.v1 import admin_pb2, admission_pb2, enrolment_pb2
 from fedlens_server.engine.operators.history import RoundUnderWay
 from fedlens_server.errors import Malformed
+from fedlens_server.http.bodies import read_at_most
 from fedlens_server.http.dashboard import static_files
 from fedlens_server.http.service import OPERATOR, SERVICE
 
 ROOT = "/dashboard"
+MAX_FORM_BYTES = 512 << 10  # settings of a task, escaped
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -39,17 +42,20 @@ def duration(seconds: float) -> str:
     return f"{seconds / each:.0f} {unit}"
 
 
-async def form(request: web.Request) -> dict[str, str]:
+async def form(request: web.Request, most_bytes: int = MAX_FORM_BYTES) -> dict[str, str]:
     """The fields of a form that a page sent.
 
     Raises:
         Malformed: It is no form, or no text.
+        TooLarge: It has more than `most_bytes` bytes.
+        ConnectionError: The client went away, or is too slow.
     """
     try:
         if request.content_type != "application/x-www-form-urlencoded":
             raise ValueError(request.content_type)
-        return {key: str(value) for key, value in (await request.post()).items()}
-    except (ValueError, LookupError) as error:
+        body = await read_at_most(request, most_bytes, request.app[SERVICE].config.limits)
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, errors="strict"))
+    except ValueError as error:
         raise Malformed("the form cannot be read; open the page again and send it from there") from error
 
 

@@ -15,6 +15,7 @@ from fedlens_server.http.dashboard.pages import ROOT, form, number, render, sent
 from fedlens_server.http.dashboard.sessions import redirect, take_message
 from fedlens_server.http.observing import readiness
 from fedlens_server.http.observing.figures import PRESENT_S
+from fedlens_server.http.responses import note_refusal
 from fedlens_server.http.service import OPERATOR, SERVICE, Service
 
 ROUNDS_SHOWN = 20
@@ -147,6 +148,7 @@ async def change_settings(request: web.Request) -> web.Response:
             raise Malformed("no value differs from what it was")
         await service.durable(control.change(service.federation, task, json.dumps(changed), request[OPERATOR]))
     except ServerError as fault:
+        note_refusal(fault)
         return await _task_page(request, f"Nothing was changed. {sentence(fault)}", fault.status)
     return redirect(request, f"{ROOT}/tasks/{task.id}", f"Changed: {', '.join(sorted(changed))}.")
 

@@ -18,6 +18,7 @@ from fedlens_server.errors import Malformed, ServerError
 from fedlens_server.http.dashboard.actions import SUBJECTS
 from fedlens_server.http.dashboard.pages import form, number, render, sentence
 from fedlens_server.http.dashboard.sessions import take_message
+from fedlens_server.http.responses import note_refusal
 from fedlens_server.http.service import OPERATOR, SERVICE
 
 ROLES = {
@@ -72,6 +73,7 @@ async def make_token(request: web.Request) -> web.Response:
             _link(server, "any", ca, publishers)  # what is wrong with it is told before a token is made
         made = await service.durable(tokens.create(service.federation, wanted, request[OPERATOR]))
     except ServerError as fault:
+        note_refusal(fault)
         return _form(request, given, sentence(fault), fault.status)
     link = _link(server, made.secret, ca, publishers) if server else ""
     code = _qr_code(link) if link else ""

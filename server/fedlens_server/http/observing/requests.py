@@ -1,5 +1,6 @@
 """Each request with an id, its address and its time: in the log, in the metrics, and in the response's header."""
 
+import asyncio
 import random
 import time
 
@@ -14,6 +15,8 @@ from fedlens_server.telemetry.events import Event, Request
 REQUEST_ID = "X-Request-ID"
 SLOW_S = 5.0
 UNKNOWN = "unknown"
+GONE = "gone"
+"""The code of a request whose connection ended before its answer began or was whole."""
 # Their time is that of the connection.
 _NEVER_SLOW = ("/update", "/v1/blobs/{sha256}", "/v1/admin/blobs/{sha256}", "/v1/admin/parts/{sha256}")
 _generator = random.Random()
@@ -40,6 +43,9 @@ async def observed(request: web.Request, handler: Handler) -> web.StreamResponse
         if response.status in (200, 206):
             sent = request.get(BLOB_BYTES, sent)
         return response
+    except (ConnectionError, asyncio.CancelledError):
+        seen.code = GONE
+        raise
     finally:
         seconds = time.perf_counter() - began
         metrics.served[where].add(seen, seconds, request.content_length or 0, sent)

@@ -17,17 +17,19 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
+from sqlalchemy.exc import DBAPIError
+
 from fedlens_server.errors import StoreUnusable, Unavailable
 from fedlens_server.store.address import Bucket, StateAddress
 from fedlens_server.store.copies.folders import Folder
 from fedlens_server.store.copies.moving import copied_into, digest_of, pieces_of, reader, snapshot
-from fedlens_server.store.dialects import DATABASE_FILE, Sqlite
+from fedlens_server.store.dialects import DATABASE_FILE, Sqlite, full
 from fedlens_server.store.incoming import MAX_ROW_BYTES, sync
 
 BLOBS = "blobs"
@@ -96,7 +98,9 @@ def make(
 
     Raises:
         OSError: A folder cannot be read or written; the backups that there were are whole, or removed.
-        Unavailable: A bucket or the database cannot be reached, or a blob of the state is damaged; likewise.
+        StorageFull: There is no room for the snapshot; likewise.
+        Unavailable: A bucket or the database cannot be reached, read or written, or a blob of the state is damaged;
+            likewise.
     """
     name = datetime.fromtimestamp(taken_at, UTC).strftime("%Y-%m-%dT%H-%M-%S.%fZ")
     files = _files(place)
@@ -251,22 +255,37 @@ def _snapshot(address: StateAddress, target: Path) -> tuple[str, dict[str, str |
         is a file. The snapshot itself knows no keys.
     """
     source = address.open_database()
-    if isinstance(source, Sqlite):
-        with (
-            closing(sqlite3.connect(f"file:{source.path}?mode=ro", uri=True)) as read,
-            closing(sqlite3.connect(target)) as to,
-        ):
-            read.backup(to)  # all pages in one step: in one transaction, which writers do not wait for
-    else:
-        snapshot(source, target)
-    with closing(sqlite3.connect(target)) as to:
-        # A file by itself, which can be read from a folder that cannot be written.
-        to.execute("PRAGMA journal_mode = DELETE")
-        rows = to.execute("SELECT digest, object FROM blobs WHERE size > ?", [MAX_ROW_BYTES]).fetchall()
-        to.execute("UPDATE blobs SET object = NULL WHERE object IS NOT NULL")
-        to.commit()
+    with _told():
+        if isinstance(source, Sqlite):
+            with (
+                closing(sqlite3.connect(f"file:{source.path}?mode=ro", uri=True)) as read,
+                closing(sqlite3.connect(target)) as to,
+            ):
+                read.backup(to)  # all pages in one step: in one transaction, which writers do not wait for
+        else:
+            snapshot(source, target)
+        with closing(sqlite3.connect(target)) as to:
+            # A file by itself, which can be read from a folder that cannot be written.
+            to.execute("PRAGMA journal_mode = DELETE")
+            rows = to.execute("SELECT digest, object FROM blobs WHERE size > ?", [MAX_ROW_BYTES]).fetchall()
+            to.execute("UPDATE blobs SET object = NULL WHERE object IS NOT NULL")
+            to.commit()
     sync(target)
     return digest_of(pieces_of(target)), {digest.hex(): key for digest, key in rows}
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Turn errors of a snapshot's databases into those that operators are told."""
+    try:
+        yield
+    except (sqlite3.Error, DBAPIError, StoreUnusable) as error:
+        cause = error.__cause__ if isinstance(error, StoreUnusable) else error  # of a database that is being made
+        cause = cause.orig if isinstance(cause, DBAPIError) else cause
+        if getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+            raise full() from error
+        told = str(cause or error).partition("\n")[0]
+        raise Unavailable(f"no backup was made: {told}", RETRY_MS) from error
 
 
 def _named(database: Path) -> set[str]:

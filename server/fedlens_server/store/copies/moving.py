@@ -5,8 +5,8 @@ database holds all of them or none, and a move that was stopped is begun again.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -96,13 +96,14 @@ def copy_rows(
         if table is schema.lead:
             continue
         seen = sha256()
-        for batch in _batches(read, table):
-            if table is schema.blobs:
-                batch = [{**row, "object": keys.get(row["digest"])} for row in batch]
-            for row in batch:
-                seen.update(_bytes(row))
-            count += len(batch)
-            write.execute(insert(table), batch)
+        with closing(_batches(read, table)) as batches:  # also where a batch cannot be written
+            for batch in batches:
+                if table is schema.blobs:
+                    batch = [{**row, "object": keys.get(row["digest"])} for row in batch]
+                for row in batch:
+                    seen.update(_bytes(row))
+                count += len(batch)
+                write.execute(insert(table), batch)
         written = sha256()
         for batch in _batches(write, table):
             for row in batch:
@@ -114,11 +115,11 @@ def copy_rows(
     return count
 
 
-def _batches(connection: Connection, table: Table) -> Iterator[list[dict[str, Any]]]:
+def _batches(connection: Connection, table: Table) -> Generator[list[dict[str, Any]], None, None]:
     query = select(table).order_by(*table.primary_key.columns)
-    rows = connection.execute(query, execution_options={"yield_per": _BATCH})
-    for batch in rows.mappings().partitions():
-        yield [dict(row) for row in batch]
+    with connection.execute(query, execution_options={"yield_per": _BATCH}) as rows:
+        for batch in rows.mappings().partitions():
+            yield [dict(row) for row in batch]
 
 
 def _bytes(row: Mapping[str, Any]) -> bytes:

@@ -1,6 +1,8 @@
 """Who sees a page, and who changes something by one."""
 
+import asyncio
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,11 +12,12 @@ from fedlens_server.engine.operators import tokens
 from fedlens_server.engine.operators.access import ADMIN
 from fedlens_server.http.app import create_admin_app
 from fedlens_server.http.dashboard import static_files
+from fedlens_server.http.dashboard.app import MAX_LOGIN_BYTES
 from fedlens_server.http.dashboard.pages import ROOT
 from fedlens_server.http.dashboard.sessions import LIFE_S, MAX_SESSIONS
 from tests.server.bundles import tiny_bundle
-from tests.server.http.dashboard.visitors import Visitor, logged_in
-from tests.server.http.running import ADMIN_TOKEN, READ_TOKEN, TRAINER_TOKEN, Server
+from tests.server.http.dashboard.visitors import FORM, Visitor, logged_in
+from tests.server.http.running import ADMIN_TOKEN, READ_TOKEN, TRAINER_TOKEN, Server, connected, head, running
 
 # Everybody gets these.
 OPEN = {("GET", "/static/{digest}/{name}"), ("GET", "/login"), ("POST", "/login")}
@@ -172,6 +175,23 @@ async def test_a_wrong_token_does_not_log_in_and_is_told_so(server: Server, toke
     assert b'class="message fault" role="alert"' in answer.body
     assert "This is no operator's token" in answer.body.decode().replace("&#39;", "'")
     assert not token or token.encode() not in answer.body
+
+
+async def test_a_login_that_stalls_is_given_up(tmp_path: Path) -> None:
+    async with running(tmp_path, upload_stall_s=0.05) as server, connected(server.admin_url) as (reader, writer):
+        begun = head("", f"{ROOT}/login", 100, method="POST", kind=f"{FORM}\r\nSec-Fetch-Site: same-origin")
+        writer.write(begun + b"token=")
+
+        async with asyncio.timeout(10):
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+
+
+async def test_a_stranger_sends_no_long_form(server: Server) -> None:
+    answer = await Visitor(server).log_in("x" * MAX_LOGIN_BYTES)
+
+    assert answer.status == 413
+    assert answer.headers["Content-Type"].startswith("text/html")
 
 
 async def test_the_cookie_is_for_this_address_alone_and_hidden_from_scripts(server: Server) -> None:

@@ -10,7 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fedlens_proto.v1 import admin_pb2
 from tests.server.bundles import tiny_bundle
-from tests.server.http.running import Server, running
+from tests.server.http.dashboard.visitors import Visitor, logged_in
+from tests.server.http.running import Server, connected, head, running, until
 from tests.server.telemetry.logs import logged
 
 
@@ -99,6 +100,51 @@ async def test_the_question_whether_a_part_is_there_is_no_refusal(server: Server
     assert (answer.status, str(log)) == (404, "")
     requests = {key[1:]: count for key, count in (await scraped(server)).items() if key[0] == "fedlens_requests_total"}
     assert requests == {("ok", "HEAD /v1/admin/parts/{sha256}"): 1.0}
+
+
+async def test_a_refusal_has_its_code_whether_a_program_reads_it_or_a_person(server: Server) -> None:
+    client, assignment = await server.member()
+    path = f"/v1/blobs/{assignment.sets[0].sha256.hex()}"
+    stranger, operator = Visitor(server), await logged_in(server)
+
+    answers = [
+        await client.send("GET", path, Range="bytes=999999-"),
+        await stranger.log_in("wrong"),
+        await stranger.post("/login", {"Origin": "https://elsewhere.example"}),
+        await stranger.get("/?part", HX_Request="true"),
+        await operator.get("/tasks/none"),
+        await operator.post("/tasks/1/settings", rounds="many"),
+        await operator.post("/tokens/none/revoke"),
+        await operator.post("/tokens/new", role="nobody"),
+        await operator.get("/static/0/none.css"),
+    ]
+
+    found = await scraped(server)
+    codes = {key[1:]: count for key, count in found.items() if key[0] == "fedlens_requests_total" and key[1] != "ok"}
+    assert [answer.status for answer in answers] == [416, 401, 403, 401, 404, 400, 404, 400, 404]
+    assert codes == {
+        ("wrong-range", "GET /v1/blobs/{sha256}"): 1.0,
+        ("unauthorised", "POST /dashboard/login"): 1.0,
+        ("forbidden", "POST /dashboard/login"): 1.0,
+        ("unauthorised", "GET /dashboard/"): 1.0,
+        ("unknown", "GET /dashboard/tasks/{task}"): 1.0,
+        ("malformed", "POST /dashboard/tasks/{task}/settings"): 1.0,
+        ("unknown", "POST /dashboard/{kind}/{subject}/{action}"): 1.0,
+        ("malformed", "POST /dashboard/tokens/new"): 1.0,
+        ("unknown", "GET /dashboard/static/{digest}/{name}"): 1.0,
+    }
+
+
+async def test_a_request_whose_connection_ends_before_its_answer_is_no_success(server: Server) -> None:
+    client, clients = await server.client(1), server.service.servers["clients"]
+    before = clients.requests_count
+
+    async with connected(server.url) as (_, writer):
+        writer.write(head(client.bearer, "/v1/check-in", 100, method="POST"))
+        await until(lambda: clients.requests_count > before)
+    await until(lambda: "POST /v1/check-in" in server.service.metrics.served)
+
+    assert server.service.metrics.served["POST /v1/check-in"].codes == {"gone": 1}
 
 
 async def test_a_task_has_the_time_of_its_first_round_once_that_is_open(server: Server) -> None:

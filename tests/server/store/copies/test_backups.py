@@ -6,10 +6,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine, event
 
-from fedlens_server.errors import StoreUnusable, Unavailable
+from fedlens_server.errors import StorageFull, StoreUnusable, Unavailable
 from fedlens_server.store import StateAddress, Store
 from fedlens_server.store.copies import backups
+from fedlens_server.store.dialects import Sqlite
 from fedlens_server.store.objects import ObjectStore
 from tests.server.elsewhere import Cluster, Gateway, elsewhere
 
@@ -195,6 +197,28 @@ def test_a_state_elsewhere_is_backed_up_into_a_folder_or_a_bucket_and_restored(
         assert restored.blobs.files.path(large).read_bytes() == LARGE
         assert restored.blobs.locate(small).raw == b"small"
         assert gone not in restored.blobs.sizes
+
+
+@pytest.mark.parametrize("pages", [1, 100])  # less than the empty tables take, less than the rows do
+def test_no_room_for_the_snapshot_of_a_state_elsewhere_is_told(
+    cluster: Cluster, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: int
+) -> None:
+    engine = Sqlite.engine
+
+    def small(file: Sqlite, *, writes: bool = False, durable: bool = True) -> Engine:
+        made = engine(file, writes=writes, durable=durable)
+        event.listen(made, "connect", lambda connection, _: connection.execute(f"PRAGMA max_page_count = {pages}"))
+        return made
+
+    monkeypatch.setattr(Sqlite, "engine", small)
+    with closing(Store.open(elsewhere(tmp_path / "data", cluster, None))) as store:
+        for number in range(10):
+            put(store, bytes([number]) * 60_000)
+
+        with pytest.raises(StorageFull):
+            backups.make(store.address, folder, 0.0)
+
+    assert list(folder.iterdir()) == []
 
 
 def test_a_new_backup_stays_although_a_clock_that_was_ahead_has_named_others_for_later_times(
