@@ -57,7 +57,10 @@ def client(
     ca: Annotated[Path | None, typer.Option(help="Certificate (PEM) to trust instead of the system's.")] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(help=f"File with the enrolment token, needed the first time; or set ${TOKEN_VARIABLE}."),
+        typer.Option(
+            help="File with the enrolment token, needed the first time and after a change of models, tables or engine; "
+            f"or set ${TOKEN_VARIABLE}."
+        ),
     ] = None,
     model: Annotated[
         list[str] | None,

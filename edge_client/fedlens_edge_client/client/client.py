@@ -168,7 +168,6 @@ class EdgeClient:
         """
         async with AsyncExitStack() as stack:
             self._compute = CancellableExecutor(self._executor)
-            stack.callback(self._compute.close)
             self._disk = CancellableExecutor(self._disk_executor)
             stack.callback(self._disk.close)
             if self._given_transport is not None:
@@ -276,10 +275,10 @@ class EdgeClient:
         outbox = Outbox(self._state, files, client_state)
         self._delivery = Delivery(self._transport, outbox, self._disk, self._emit)
         cache = Cache(self._cache, self._max_cache_bytes) if isinstance(self._cache, Path) else self._cache
-        features = self._features
-        if isinstance(features, Path):
+        if isinstance(features := self._features, Path):
             features = FeatureCache.in_folder(features, self._max_cache_bytes)
             stack.callback(features.close)
+        stack.callback(self._compute.close)  # before the features, which its thread may be using
         if isinstance(self._album, FolderAlbum):
             self._album.remember_in(self._state)
         self._assignments = Assignments(
@@ -326,8 +325,8 @@ class EdgeClient:
         while True:
             started = time.monotonic()
             response = await self._check_in()
-            kind = response.WhichOneof("result")
-            if kind == "assignment":
+            self._enrolled_again = False
+            if (kind := response.WhichOneof("result")) == "assignment":
                 self._models.take(response.assignment)
                 if (outcome := await self._take_part(response.assignment)) is not None:
                     return outcome
@@ -345,9 +344,10 @@ class EdgeClient:
         if self._role is not None:
             return
         if self._token is None:
-            raise StateError(
-                f"{self._folder} is not enrolled with {self._server} yet; give an enrolment token (--token-file FILE)"
-            )
+            found = f"is not enrolled with {self._server} yet; give an enrolment token"
+            if await self._disk.run(self._state.get, "enrolment"):
+                found = "is enrolled for other models, tables or another engine; give the enrolment token once more"
+            raise StateError(f"{self._folder} {found} (--token-file FILE)")
         response = await self._transport.enrol(self._token, self._capabilities)
         if response.role not in _ROLES:
             raise BadResponse(f"the server enrols this client with the unknown role {response.role}")

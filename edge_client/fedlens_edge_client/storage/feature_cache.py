@@ -81,10 +81,10 @@ class FeatureCache:
 
     @contextmanager
     def _forgiving(self) -> Iterator[None]:
-        """Replace a damaged file; do without one that is locked for long or has no room. Values can be computed."""
+        """Replace a damaged file; do without one that is closed, locked for long or full. Values can be computed."""
         try:
             yield
-        except sqlite3.OperationalError:
+        except (sqlite3.OperationalError, sqlite3.ProgrammingError):
             pass
         except sqlite3.DatabaseError:
             self._database.close()

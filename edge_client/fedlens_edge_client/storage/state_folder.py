@@ -116,6 +116,11 @@ class StateFolder:
             database.execute("DELETE FROM meta WHERE key IN ('enrolment', 'not_before')")
             for table in ("outbox", "outbox_blobs", "client_state"):
                 database.execute(f"DELETE FROM {table}")
+        try:
+            for file in (self.folder / "tensors").glob("*"):
+                file.unlink()
+        except OSError as error:
+            raise StateError(f"old tensors cannot be deleted: {error}") from error
 
     def erase(self) -> None:
         """Do as `reset` and delete the identity, after the server has forgotten the client."""

@@ -52,7 +52,7 @@ Execute = Callable[
         Mapping[str, Tensors],
         ClientStateOf,
         OnStep,
-        Callable[[int], None],
+        Callable[[int, int], None],
     ],
     TrainingResult,
 ]

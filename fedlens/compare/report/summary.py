@@ -33,7 +33,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A point of a curve, after committed `rounds` in which all clients together sent `bytes_up`."""
+    """A point of a curve, after committed `rounds`; until then all clients sent `bytes_up`, also in abandoned ones."""
 
     rounds: int
     bytes_up: float
@@ -75,7 +75,6 @@ class MethodSummary:
 def summarise(label: str, runs: Sequence[Run]) -> MethodSummary:
     """The summary of a method's runs, one for each seed, at least one."""
     each = [run_columns(run) for run in runs]
-    rounds = [committed(run) for run in runs]
     sent = [per_client for run in runs if (per_client := _sent_by_a_client(run)) is not None]
     cameras = [_by_camera(run) for run in runs]
     return MethodSummary(
@@ -90,9 +89,9 @@ def summarise(label: str, runs: Sequence[Run]) -> MethodSummary:
         bytes_up_each=statistics.fmean(sent) if sent else None,
         seconds=statistics.fmean(sum(run["made"]["seconds"].values()) for run in runs),
         curves={
-            "global_accuracy": _curve(rounds, "global", 1),
+            "global_accuracy": _curve(runs, "global", 1),
             # A model that clients keep is evaluated when it is trained; else they start from the rounds before.
-            "pooled_accuracy": _curve(rounds, "personal_personal", 1) or _curve(rounds, "personal_before", 0),
+            "pooled_accuracy": _curve(runs, "personal_personal", 1) or _curve(runs, "personal_before", 0),
         },
         measured={run["seed"]: found for run in runs if (found := _measured_clients(run))},
         faults=tuple(fault for run in runs for fault in _faults(run)),
@@ -194,15 +193,17 @@ def _by_camera(run: Run) -> dict[tuple[Column, str], float]:
 
 def _sent_by_a_client(run: Run) -> float | None:
     members = [member for entry in committed(run) for member in entry["members"] if member["state"] == "reported"]
-    # A phase that only counts labels trains nothing; what is trained for the last evaluation is not sent.
-    trained = "after" if any("after" in member for member in members) else "photos"
-    sent = [member["bytes_up"] for member in members if member.get(trained) and "fine_tuned" not in member]
-    return statistics.fmean(sent) if sent else None
+    # A phase that only counts labels trains nothing; what is only trained for the last evaluation is not sent.
+    trained = [member for member in members if "after" in member]
+    if not trained:  # with dp, all members train, and none tells how many photos it has
+        with_dp = run["settings"].get("dp") is not None
+        trained = [member for member in members if (with_dp or member["photos"]) and "fine_tuned" not in member]
+    return statistics.fmean(member["bytes_up"] for member in trained) if trained else None
 
 
-def _curve(committed: Sequence[Sequence[Mapping[str, Any]]], what: str, after: int) -> tuple[Point, ...]:
+def _curve(runs: Sequence[Run], what: str, after: int) -> tuple[Point, ...]:
     """Points at which every seed was measured; `after` is 1 for what is measured once the round has committed."""
-    series = [_measured(rounds, what, after) for rounds in committed]
+    series = [_measured(run, what, after) for run in runs]
     shared = sorted(set.intersection(*(set(points) for points in series)))
     return tuple(
         Point(
@@ -214,15 +215,18 @@ def _curve(committed: Sequence[Sequence[Mapping[str, Any]]], what: str, after: i
     )
 
 
-def _measured(rounds: Iterable[Mapping[str, Any]], what: str, after: int) -> dict[int, tuple[float, float]]:
-    """Bytes sent so far and accuracy, by number of committed rounds."""
+def _measured(run: Run, what: str, after: int) -> dict[int, tuple[float, float]]:
+    """Bytes sent so far, also in abandoned rounds, and accuracy, by number of committed rounds."""
     found: dict[int, tuple[float, float]] = {}
-    sent = 0
-    for number, entry in enumerate(rounds):
+    number = sent = 0
+    for entry in run["rounds"]:
         before = sent
         sent += entry["bytes_up"]
+        if entry["state"] != "committed":
+            continue
         if entry.get(what):
             found[number + after] = (sent if after else before, entry[what]["correct"] / entry[what]["count"])
+        number += 1
     return found
 
 

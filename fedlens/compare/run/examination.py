@@ -3,7 +3,7 @@
 group     photos
 own       test photos of the client's own people
 others    test photos of other clients' people
-unseen    all photos of people without a client
+unseen    all photos of people without a client, except copies of photos that a client trains on
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ class Examination:
     """The photos that all clients classify, and the results.
 
     Attributes:
-        photos: Test photos of people with a client, and all photos of people without one.
+        photos: Test photos of people with a client, and the evaluator's, of people without one.
         people: Names of each client's people.
         unseen: Names of people without a client.
         results: Entries of `values` by client, which `take` adds.
@@ -53,12 +53,13 @@ class Examination:
         if partition.name is not PartitionName.CLIENTS:
             return None
         unseen = frozenset(partition.unseen_owners(pool))
+        never_met = {photo.digest for photo in partition.evaluator_album(pool).photos(0).photos}
         photos = [
             _Examined(photo, pool.entry(label, photo, is_test=True), label)
             for side in (pool.test, pool.train)
             for label, members in enumerate(side)
             for photo in members
-            if side is pool.test or photo.owner in unseen
+            if (photo.digest in never_met if photo.owner in unseen else side is pool.test)
         ]
         people = [partition.owners_of(pool, index) for index in range(fleet.clients)]
         return cls(photos, people, unseen)

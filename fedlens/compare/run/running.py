@@ -38,7 +38,8 @@ from fedlens_edge_client.training.label_distribution import private_generator
 from fedlens_edge_client.trust import TRUST_SERVER
 from fedlens_proto import wire
 from fedlens_proto.manifest import Bundle
-from fedlens_proto.v1 import admin_pb2, enrolment_pb2
+from fedlens_proto.slots import references
+from fedlens_proto.v1 import admin_pb2, enrolment_pb2, manifest_pb2
 from fedlens_server.engine import aggregation, recovery
 from fedlens_server.engine.cohorts.members import RoundKey
 from fedlens_server.engine.operators import tasks
@@ -57,7 +58,7 @@ GRANTS = {
     "trainer": TokenGrant(name="trainer", role=enrolment_pb2.CLIENT_ROLE_TRAINER),
     "evaluator": TokenGrant(name="evaluator", role=enrolment_pb2.CLIENT_ROLE_EVALUATOR),
 }
-# A client caches the parts of all bundles, and this many models.
+# A client caches the parts of all bundles and this many models, or more where a round needs more at a time.
 _CACHED_MODELS = 4
 
 
@@ -108,7 +109,8 @@ async def run(
         fleet: Clients and state folder; `fleet.server` is not used.
         settings_json: Settings of the task.
         bundles: Folders of the task's bundles.
-        features: Folder of photos' features, which several runs may share; None: in the state folder.
+        features: Folder of photos' features, which several runs may share; None: in the state folder. Those of another
+            device than the CPU are in a folder of its name in there.
         device: Torch's name of the device that runs programs.
         helpers: Carry out the work of a round's clients; None: this process does, one client after the other.
         disturbed: Makes a trainer's transport from one that works, the fleet's faults, and its index.
@@ -133,7 +135,9 @@ async def run(
                 loop.call_soon_threadsafe(idle.wake)
 
         stack.callback(federation.subscribe(changed))
-        values = FeatureCache.in_folder(features or fleet.features, DEFAULT_CACHE_BYTES)
+        cached = features or fleet.features
+        # Devices differ in the last digits, and what the CPU finds must not depend on a run elsewhere.
+        values = FeatureCache.in_folder(cached if device == "cpu" else cached / device, DEFAULT_CACHE_BYTES)
         stack.callback(values.close)
         opened = [Bundle.open(folder) for folder in bundles]
         await _create(federation, opened, settings_json)
@@ -292,7 +296,9 @@ class _Members:
     def _cached_bytes(self) -> int:
         bundles = self.shared.bundles.values()
         parts = sum(part.size for bundle in bundles for part in bundle.manifest.parts)
-        return parts + _CACHED_MODELS * max(bundle.initial().size for bundle in bundles)
+        model = max(bundle.initial().size for bundle in bundles)
+        at_a_time = max(_models_at_a_time(bundle.manifest) for bundle in bundles)
+        return max(parts + _CACHED_MODELS * model, at_a_time * model)
 
     async def drive(
         self,
@@ -344,6 +350,11 @@ class _Members:
                 activity = asyncio.create_task(idle.activity.wait())
                 await asyncio.wait([activity, *working], return_when=asyncio.FIRST_COMPLETED)
                 activity.cancel()
+
+
+def _models_at_a_time(manifest: manifest_pb2.Manifest) -> int:
+    """The most downloads that a program of a bundle reads at a time; extractors side by side are a model at most."""
+    return max(manifest.concatenated, *(len(references(program)) for program in manifest.programs))
 
 
 def _has_finished(federation: Federation) -> bool:

@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from fedlens_edge_client import AlbumSnapshot, EdgeClient, FolderAlbum, Policy
+from fedlens_edge_client.background import CancellableExecutor
 from fedlens_edge_client.client.events import (
     Downloaded,
     Embedded,
@@ -30,6 +31,7 @@ from fedlens_edge_client.client.events import (
 from fedlens_edge_client.client.waiting import described
 from fedlens_edge_client.engines import BundleUnusable
 from fedlens_edge_client.errors import AssignmentFailed, BadResponse, ModelError, Refused, StateError
+from fedlens_edge_client.storage.feature_cache import FeatureCache
 from fedlens_edge_client.storage.state_folder import StateFolder
 from fedlens_edge_client.training.photo_set import CHANGED
 from fedlens_edge_client.trust import TRUST_SERVER
@@ -500,6 +502,61 @@ async def test_a_server_that_has_forgotten_the_client_gets_it_back_without_old_r
 
     assert server.calls["clients"] == 2
     assert server.header(2).evaluations[0].loss == pytest.approx(4 * np.log(2))
+
+
+async def test_a_client_enrols_anew_each_time_that_the_server_has_forgotten_it(federation: Federation) -> None:
+    async with federation.joined(rounds=3) as (server, client):
+        await client.run_once()
+        for _ in range(2):
+            server.enrolled.clear()
+            await client.run_once()
+
+    assert (server.calls["clients"], sorted(server.updates)) == (3, [1, 2, 3])
+
+
+async def test_a_client_does_not_enrol_again_and_again_with_a_server_that_never_knows_it(
+    federation: Federation,
+) -> None:
+    async with federation.joined(rounds=3) as (server, client):
+        await client.run_once()
+        server.troubles += [("check-in", answering(lambda: refusal(401, "unauthorised", "no such client")))] * 3
+        for _ in range(2):
+            with pytest.raises(Refused, match="no such client"):
+                await client.run()
+
+    assert (server.calls["clients"], server.troubles) == (2, [])
+
+
+async def test_a_client_whose_models_have_changed_needs_its_token_once_more(federation: Federation) -> None:
+    async with federation.server(rounds=2) as server:
+        await federation.one_round(server)
+        with pytest.raises(StateError, match="tables or another engine; give the enrolment token once more"):
+            await federation.one_round(server, models=["other"], enrolment_token=None)
+        outcome = await federation.one_round(server, enrolment_token=None)
+
+    assert isinstance(outcome, RoundReported)
+
+
+async def test_the_thread_of_a_client_ends_before_the_features_that_it_uses_are_closed(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = list[str]()
+
+    def noted(kind: type[CancellableExecutor | FeatureCache]) -> Callable[[Any], None]:
+        close = kind.close
+
+        def note(self: Any) -> None:
+            close(self)
+            closed.append(kind.__name__)
+
+        return note
+
+    for kind in (CancellableExecutor, FeatureCache):
+        monkeypatch.setattr(kind, "close", noted(kind))
+    await federation.run()
+
+    # The last is the thread of the disk.
+    assert closed == ["CancellableExecutor", "FeatureCache", "CancellableExecutor"]
 
 
 async def test_a_revoked_client_ends_with_the_servers_reason(federation: Federation) -> None:

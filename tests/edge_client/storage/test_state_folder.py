@@ -233,6 +233,15 @@ def test_state_that_a_delivery_replaces_while_it_is_read_is_read_as_the_newer_on
     assert current is not None and current["w"][0] == 2
 
 
+def test_a_server_that_forgot_the_client_leaves_no_tensors_behind(stores: Stores, state: StateFolder) -> None:
+    stores.outbox.delivered(stores.put(1, 1, {"mine": stores.store(1)}))
+    kept = list((state.folder / "tensors").iterdir())
+    state.reset()
+
+    assert len(kept) == 1
+    assert list((state.folder / "tensors").iterdir()) == []
+
+
 def test_stored_tensors_that_are_gone_are_named(stores: Stores) -> None:
     stored = stores.store(1)
     stores.outbox.delivered(stores.put(1, 1, {"mine": stored}))
@@ -258,8 +267,23 @@ def test_what_stands_in_the_way_of_tensors_and_features_is_named(tmp_path: Path)
         TensorFiles(tmp_path / "file")
     with pytest.raises(StateError, match=r"old tensors cannot be deleted: .*folder"):
         TensorFiles(tmp_path / "tensors").sweep([])
+    with closing(StateFolder.open(tmp_path, SERVER)) as state:
+        with pytest.raises(StateError, match=r"old tensors cannot be deleted: .*folder"):
+            state.reset()
     with pytest.raises(StateError, match=r"the folder of features cannot be made: .*file"):
         FeatureCache.in_folder(tmp_path / "file", 1)
+
+
+def test_a_cache_of_features_that_is_closed_while_in_use_leaves_the_file_to_others(tmp_path: Path) -> None:
+    cache = FeatureCache(tmp_path / "features.sqlite3", 1 << 20)
+    cache.put(b"space", {b"photo": b"value"})
+    cache.close()
+    cache.put(b"space", {b"photo": b"other"})
+    found = cache.get(b"space", [b"photo"])
+
+    assert found == {}
+    with closing(FeatureCache(tmp_path / "features.sqlite3", 1 << 20)) as others:
+        assert others.get(b"space", [b"photo"]) == {b"photo": b"value"}
 
 
 def test_tensors_for_which_there_is_no_room_are_named_and_leave_nothing(

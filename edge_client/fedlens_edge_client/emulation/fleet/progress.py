@@ -29,7 +29,7 @@ class FleetProgress(LiveDisplay):
         super().__init__(console)
         self._workers = workers
         self._status = FleetStatus()
-        self._printed: set[RoundId] = set()
+        self._printed: set[RoundId] = set()  # of those that the status keeps
         self._failures: set[str] = set()  # that were printed
         self._now = now
         self._told_at = now()
@@ -77,6 +77,7 @@ class FleetProgress(LiveDisplay):
         self._say(f"clients: {reason}{lasted}")
 
     def _print(self, done: list[RoundId]) -> None:
+        self._printed &= self._status.rounds.keys()
         for key in done:
             if key not in self._printed:
                 self._printed.add(key)

@@ -17,7 +17,6 @@ from fedlens_edge_client.engines.choice import EngineName
 from fedlens_edge_client.errors import abbreviated
 
 EXIT_FAILED = 1
-SHOWN_TROUBLES = 10
 
 
 class Interrupts:
@@ -106,12 +105,12 @@ def summarise(status: FleetStatus, config: FleetConfig, console: Console) -> Non
     """Print what a fleet has done, and what went wrong."""
     for index, failure in sorted(status.failures.items()):
         say(console, f"{config.name(index)} failed: {failure}", "red")
-    for line in status.trouble[:SHOWN_TROUBLES]:
+    for line in status.trouble:
         say(console, line, "yellow")
-    if len(status.trouble) > SHOWN_TROUBLES:
-        say(console, f"and {len(status.trouble) - SHOWN_TROUBLES} more", "yellow")
+    if untold := status.troubles - len(status.trouble):
+        say(console, f"and {untold} more", "yellow")
     table = Table.grid(padding=(0, 2))
-    table.add_row("rounds seen", str(len(status.rounds)))
+    table.add_row("rounds seen", str(len(status.seen)))
     clients = counted(config.clients, "client") + (f" ({len(status.failures):,} failed)" if status.failures else "")
     table.add_row("updates reported", f"{status.reports:,} by {clients}, {counted(status.bytes_uploaded, 'byte')}")
     if status.late:

@@ -20,6 +20,9 @@ from fedlens_edge_client.client.waiting import described
 from fedlens_edge_client.emulation.fleet.messages import EVALUATOR, ClientEnded, Happened, Message, client_name
 
 RoundId = tuple[int, int]  # task, round
+KEPT_ROUNDS = 3
+"""The newest two may change, and the one before them is printed: a fleet may run for months."""
+KEPT_TROUBLES = 10
 
 
 @dataclass
@@ -47,20 +50,24 @@ class FleetStatus:
 
     Attributes:
         name: Gives a client's name for people.
-        rounds: Rounds by task and number, in the order in which their first clients started.
+        rounds: The newest rounds by task and number, in the order in which their first clients started.
+        seen: All rounds.
         activity: Each worker's last activity, for people.
         idle: For each client its last event if that was waiting or retrying, else None.
         failures: Reasons of clients that failed.
-        trouble: A line for each refused or abandoned update.
+        trouble: Lines for the first refused or abandoned updates.
+        troubles: The number of all these updates.
         late: Updates that came after the end of their rounds, which ask more clients than they want.
     """
 
     name: Callable[[int], str] = client_name
     rounds: dict[RoundId, RoundStatus] = field(default_factory=dict[RoundId, RoundStatus])
+    seen: set[RoundId] = field(default_factory=set[RoundId])
     activity: dict[int, str] = field(default_factory=dict[int, str])
     idle: dict[int, Waiting | Retrying | None] = field(default_factory=dict[int, Waiting | Retrying | None])
     failures: dict[int, str] = field(default_factory=dict[int, str])
     trouble: list[str] = field(default_factory=list[str])
+    troubles: int = 0
     reports: int = 0
     evaluations: int = 0
     late: int = 0
@@ -115,12 +122,23 @@ class FleetStatus:
             case RoundRefused(code="round-closed"):
                 self.late += 1
             case RoundRefused():
-                self.trouble.append(f"round {event.round_number}, {self.name(index)}: {event.code}: {event.message}")
+                self._note(f"round {event.round_number}, {self.name(index)}: {event.code}: {event.message}")
             case RoundFailed():
-                self.trouble.append(f"round {event.round_number}, {self.name(index)}: {event.reason}: {event.detail}")
+                self._note(f"round {event.round_number}, {self.name(index)}: {event.reason}: {event.detail}")
+
+    def _note(self, trouble: str) -> None:
+        self.troubles += 1
+        if len(self.trouble) < KEPT_TROUBLES:
+            self.trouble.append(trouble)
 
     def _round(self, task: int, number: int) -> RoundStatus:
-        return self.rounds.setdefault((task, number), RoundStatus())
+        key = (task, number)
+        if key in self.seen:
+            return self.rounds.get(key) or RoundStatus()  # what comes so late changes nothing that is still shown
+        self.seen.add(key)
+        if len(self.rounds) == KEPT_ROUNDS:
+            del self.rounds[next(iter(self.rounds))]
+        return self.rounds.setdefault(key, RoundStatus())
 
 
 def _activity(name: str, event: Event) -> str | None:

@@ -14,6 +14,7 @@ before it, newest first, until the limit is reached; every round has at least on
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -69,7 +70,15 @@ class FillingAlbum(DrawnAlbum):
         )
 
     def photos(self, round_number: int) -> AlbumSnapshot:
-        """The album in this round, oldest photos first."""
+        """The album in this round, oldest photos first; before any round, that of the first one."""
+        return self._filled(round_number) if round_number else self._before_rounds
+
+    @cached_property
+    def _before_rounds(self) -> AlbumSnapshot:
+        # Each check-in counts these.
+        return self._filled(1)
+
+    def _filled(self, round_number: int) -> AlbumSnapshot:
         held: dict[PoolPhoto, Arrival] = {}
         for arrival in self._newest_first(round_number):
             held.setdefault(arrival.photo, arrival)

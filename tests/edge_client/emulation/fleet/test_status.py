@@ -188,6 +188,27 @@ def test_trouble_is_told_in_words_with_the_names_that_the_fleet_has_for_clients(
     ]
 
 
+def test_a_fleet_that_runs_for_long_keeps_no_more_of_its_rounds_than_it_may_still_show(config: FleetConfig) -> None:
+    out, status = StringIO(), FleetStatus()
+    with FleetProgress(Console(file=out, width=100), workers=2) as progress:
+        for number in range(1, 101):
+            for event in (RoundStarted(1, number, 9, 1), reported(number), RoundFailed(1, number, "policy", "no")):
+                status.count(message := Happened(0, 0, event))
+                progress.show(message, status)
+        # What comes long after its round makes no newer one of it.
+        status.count(message := Happened(0, 1, reported(1)))
+        progress.show(message, status)
+    shown = Console(file=StringIO(), width=200)
+    summarise(status, config, shown)
+
+    assert (list(status.rounds), status.reports) == ([(1, 98), (1, 99), (1, 100)], 101)
+    assert (len(status.trouble), status.troubles) == (10, 100)
+    assert out.getvalue().splitlines() == [f"round {n:>3}: 1 of 1 client reported" for n in range(1, 101)]
+    assert isinstance(shown.file, StringIO)
+    assert "and 90 more" in shown.file.getvalue()
+    assert "rounds seen       100" in shown.file.getvalue()
+
+
 def test_an_update_that_comes_after_the_end_of_its_round_is_late_and_no_trouble() -> None:
     status = heard((4, RoundStarted(1, 2, 10, 2)), (4, RoundRefused(1, 2, "round-closed", "the round has closed")))
 

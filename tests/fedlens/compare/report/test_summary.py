@@ -116,13 +116,16 @@ def test_a_global_point_counts_its_own_rounds_bytes_and_a_personal_one_those_bef
     assert [(p.rounds, p.bytes_up) for p in found.curves["pooled_accuracy"]] == [(0, 0), (1, 100), (2, 200)]
 
 
-def test_abandoned_rounds_are_told_and_do_not_count() -> None:
+def test_abandoned_rounds_are_told_and_only_their_bytes_count() -> None:
     broken = run(1, 2, 4)
     broken["rounds"].insert(1, entry(9, up=50, model=None, state="abandoned"))
 
     found = summarise("m", [broken])
 
-    assert [(p.rounds, p.bytes_up) for p in found.curves["global_accuracy"]] == [(1, 100), (2, 200)]
+    # 100 bytes in each committed round, 50 in the abandoned one between them.
+    assert [(p.rounds, p.bytes_up) for p in found.curves["global_accuracy"]] == [(1, 100), (2, 250)]
+    assert [(p.rounds, p.bytes_up) for p in found.curves["pooled_accuracy"]] == [(0, 0), (1, 150)]
+    assert found.bytes_up == 250
     assert "seed 1, round 9: abandoned, too few" in found.faults
     assert "seed 1, round 1, client 1: failed, no photos" in found.faults
 
@@ -200,6 +203,23 @@ def test_what_a_client_sends_in_a_round_is_counted_where_it_trains() -> None:
     ]
 
     assert summarise("m", [ended]).bytes_up_each == pytest.approx((90 + 110) / 2)
+
+
+def test_what_a_client_sends_is_counted_also_where_each_round_measures_it_fine_tuned() -> None:
+    # As in Per-FedAvg; in the last round clients are only measured.
+    ended = run(1, 2, 3)
+    training, measuring = ended["rounds"]
+    training["members"] = [member(0, "reported", up=90, before=(1, 4), fine_tuned=(2, 4), after=(3, 4))]
+    measuring["members"] = [member(0, "reported", up=7, before=(1, 4), fine_tuned=(2, 4))]
+
+    assert summarise("m", [ended]).bytes_up_each == 90
+
+
+def test_what_a_client_sends_is_counted_also_where_it_tells_nothing_of_its_photos() -> None:
+    private = run(1, 2) | {"settings": {"personal_evaluation": False, "dp": {"clip": 1.0, "noise": 1.0}}}
+    private["rounds"][0]["members"] = [member(0, "reported", up=90, photos=0), member(1, "failed", photos=0)]
+
+    assert summarise("m", [private]).bytes_up_each == 90
 
 
 def test_gains_are_told_seed_by_seed_over_the_line_that_trains_alone_with_the_same_head() -> None:

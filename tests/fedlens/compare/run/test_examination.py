@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedlens.compare.run.examination import Examination
 from fedlens.compare.run.running import RunResult, run
 from fedlens.digits import write_digits
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
@@ -15,6 +16,7 @@ from fedlens_edge_client.emulation.partitions import Partition, PartitionName, P
 from fedlens_export.exporting import Training, whole_model_bundle
 from fedlens_proto.manifest import Bundle
 from tests.edge_client.emulation.fleets import fleet_of
+from tests.edge_client.photo_folders import write_clients
 from tests.fedlens.compare.run.runs import Stopped, settings, stop_after
 from tests.integration.federation import SIDE
 
@@ -91,6 +93,21 @@ async def test_every_photo_counts_for_the_people_whose_it_is(tmp_path: Path, poo
             by_camera = client[group]["cameras"].values()
             assert sum(sums["count"] for sums in by_camera) == client[group]["count"]
             assert sum(sums["correct"] for sums in by_camera) == client[group]["correct"]
+
+
+def test_nobody_has_trained_on_the_photos_of_people_that_clients_have_never_met(tmp_path: Path) -> None:
+    write_clients(tmp_path, {"anna": {"cat": 8, "dog": 8}, "ben": {"cat": 8, "dog": 8}})
+    for photo in (tmp_path / "anna" / "cat").iterdir():
+        (tmp_path / "ben" / "cat" / f"copy-{photo.name}").write_bytes(photo.read_bytes())
+    partition = Partition(name=PartitionName.CLIENTS, seed=1, clients=1, unseen=1 / 2)
+    member = fleet_of(PhotoPool.open(tmp_path), partition, tmp_path / "state")
+
+    found = Examination.of(member)
+
+    assert found is not None
+    never_met = {entry.digest for photo, entry, _ in found.photos if photo.owner in found.unseen}
+    assert never_met
+    assert not never_met & {photo.digest for photo in member.album(0).photos(1).photos if not photo.is_test}
 
 
 async def test_a_client_with_everybodys_photos_knows_no_others(tmp_path: Path, pool: PhotoPool, bundle: Bundle) -> None:

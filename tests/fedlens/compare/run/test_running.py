@@ -19,6 +19,7 @@ from fedlens.digits import write_digits
 from fedlens_edge_client.emulation.faults import FaultEntry, FaultKind, FaultPlan
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
+from fedlens_edge_client.engines import torch as torch_engine
 from fedlens_edge_client.engines.torch import TorchEngine
 from fedlens_edge_client.errors import AssignmentFailed, EdgeClientError
 from fedlens_edge_client.training import local_training
@@ -178,6 +179,29 @@ async def test_helpers_train_clients_side_by_side_to_the_same_bytes(tmp_path: Pa
 
     assert len(pair.works) == 8
     assert there.shown == here.shown
+
+
+async def test_a_round_may_need_many_models_at_a_time(tmp_path: Path, pool: PhotoPool) -> None:
+    # Seven centres of 0.8 MB each, of which parts of 1.2 MB and four models leave no room for the last.
+    layers = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE, 1000), nn.ReLU(), nn.Linear(1000, 10))
+    bundle = federation.digits_bundle(tmp_path / "bundle", layers, "two layers", candidates=7).folder
+
+    answer = await ran(fleet(pool, tmp_path / "state"), bundle, 1, method="ifca")
+
+    assert [member.state for member in answer.shown.rounds[0].members] == [admin_pb2.MEMBER_STATE_REPORTED] * CLIENTS
+
+
+async def test_what_another_device_computes_of_photos_is_apart_from_what_the_cpu_does(
+    tmp_path: Path, pool: PhotoPool, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_engine, "device_of", lambda name: None)  # no test machine needs one
+    features, task = tmp_path / "features", settings(CLIENTS, rounds=1)
+    found = []
+    for device in ("cuda", "cpu"):
+        await run(fleet(pool, tmp_path / device), task, (bundle,), features=features, device=device)
+        found.append({str(file.relative_to(features)) for file in features.rglob("*.sqlite3")})
+
+    assert found == [{"cuda/features.sqlite3"}, {"cuda/features.sqlite3", "features.sqlite3"}]
 
 
 async def test_what_a_helper_fails_at_is_the_clients_failure(tmp_path: Path, pool: PhotoPool, bundle: Path) -> None:

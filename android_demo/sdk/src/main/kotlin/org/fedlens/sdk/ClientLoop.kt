@@ -171,11 +171,7 @@ internal class ClientLoop(
 
     private suspend fun enrol() {
         if (role != null) return
-        val token =
-            settings.enrolmentToken ?: throw StateException(
-                StateException.Reason.NOT_ENROLLED,
-                "${configuration.folder} is not enrolled with ${configuration.server} yet; give an enrolment token",
-            )
+        val token = settings.enrolmentToken ?: throw StateException(StateException.Reason.NOT_ENROLLED, withoutToken())
         reporter.enter(ClientState.Enrolling)
         val capabilities = abilities
         val bytes = Wire.enrolment(state.clientId, token, capabilities).serializedSize.toLong()
@@ -189,6 +185,14 @@ internal class ClientLoop(
         role = given
         reporter.report(Event.Enrolled(state.clientId.toHex(), given.word))
     }
+
+    private fun withoutToken(): String =
+        "${configuration.folder} is " +
+            if (state.get(CAPABILITIES) == null) {
+                "not enrolled with ${configuration.server} yet; give an enrolment token"
+            } else {
+                "enrolled for other models or tables; give the enrolment token once more"
+            }
 
     /** The number of photos to train on. */
     private suspend fun offered(): Int {
@@ -209,7 +213,7 @@ internal class ClientLoop(
                 .setHoldMs(holdMs)
                 .setClientVersion(settings.clientVersion.toInt())
                 .build(),
-        )
+        ).also { enrolledAgain = false }
 
     private suspend fun wait(
         wait: Wait,

@@ -264,15 +264,18 @@ class FedLensClientTest {
     }
 
     @Test
-    fun `a server that has forgotten the client gets it back, once`() {
-        val run = clientOf(FakeServer(rounds = 3))
+    fun `a server that has forgotten the client gets it back each time, but once without a check-in between`() {
+        val run = clientOf(FakeServer(rounds = 4))
         run.client().use { client ->
             runBlocking { client.runOnce() }
-            run.server.enrolled.clear()
-            assertTrue(runBlocking { client.runOnce() } is Event.RoundReported)
-            assertEquals(2, run.server.count("enrol"))
-            run.server.enrolled.clear()
+            for (enrolments in 2..3) {
+                run.server.enrolled.clear()
+                assertTrue(runBlocking { client.runOnce() } is Event.RoundReported)
+                assertEquals(enrolments, run.server.count("enrol"))
+            }
+            repeat(2) { run.server.trouble("check-in") { throw refused("unauthorised", "no such client") } }
             assertReason(TransportException.Reason.REFUSED) { client.runOnce() }
+            assertEquals(4, run.server.count("enrol"))
         }
     }
 
