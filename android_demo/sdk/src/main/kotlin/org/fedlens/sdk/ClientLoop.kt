@@ -203,8 +203,8 @@ internal class ClientLoop(
     private suspend fun checkIn(
         photos: Int,
         holdMs: Int,
-    ): CheckInResponse =
-        transport.checkIn(
+    ): CheckInResponse {
+        val request =
             CheckInRequest
                 .newBuilder()
                 .setProtocol(Wire.PROTOCOL)
@@ -212,8 +212,9 @@ internal class ClientLoop(
                 .setNumExamples(photos.toLong())
                 .setHoldMs(holdMs)
                 .setClientVersion(settings.clientVersion.toInt())
-                .build(),
-        ).also { enrolledAgain = false }
+                .build()
+        return transport.checkIn(request).also { enrolledAgain = false }
+    }
 
     private suspend fun wait(
         wait: Wait,
