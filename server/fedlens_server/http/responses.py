@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from http import HTTPStatus
+from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -98,12 +99,18 @@ def _failed() -> ServerError:
 class Connection(RequestHandler):
     """A connection that answers also malformed HTTP with an `Error` message, and never logs its bytes."""
 
-    __slots__ = ()
+    __slots__ = ("awaits_stranger",)
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Take what aiohttp gives its own."""
+        super().__init__(*args, **options)
+        self.awaits_stranger = False
+        """True while a request is read whose body alone says who sends it."""
 
     @property
     def is_idle(self) -> bool:
-        """True if no request has begun whose answer is not sent."""
-        return self._current_request is None and not self._messages
+        """True if no request has begun whose answer is not sent, or only one of nobody knows whom."""
+        return self.awaits_stranger or (self._current_request is None and not self._messages)
 
     def handle_error(
         self,

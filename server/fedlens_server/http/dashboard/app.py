@@ -16,7 +16,7 @@ from fedlens_server.errors import Forbidden, ServerError, Unauthorised
 from fedlens_server.http.dashboard import changes, client_pages, static_files, task_pages, token_pages
 from fedlens_server.http.dashboard.pages import ROOT, form, render, sentence
 from fedlens_server.http.dashboard.sessions import SESSION, SESSIONS, Sessions, check_same_origin
-from fedlens_server.http.responses import note_refusal, of_framework
+from fedlens_server.http.responses import Connection, note_refusal, of_framework
 from fedlens_server.http.service import OPERATOR, SERVICE, Service
 
 _HEADERS = {
@@ -112,7 +112,11 @@ async def show_login(request: web.Request) -> web.Response:
 
 async def log_in(request: web.Request) -> web.Response:
     """`POST /login`: begin a session with an operator's token."""
+    connection = request.protocol
+    assert isinstance(connection, Connection)
+    connection.awaits_stranger = True  # so that many of them keep no operator out
     given = await form(request, MAX_LOGIN_BYTES)
+    connection.awaits_stranger = False
     token, target = given.get("token", "").strip(), given.get("next", "")
     # A path below the root and nothing else, so that a link cannot send an operator elsewhere.
     if not _PAGE.fullmatch(target):
