@@ -50,7 +50,7 @@ internal class Erasing(
 
     init {
         // The process ended while the server was told. It may have forgotten the phone, which must not enrol anew.
-        if (app.settings.isErasing) withdraw()
+        if (app.settings.isErasing) app.settings.withdraw()
     }
 
     /**
@@ -104,7 +104,7 @@ internal class Erasing(
     ) {
         // First, so that nothing starts meanwhile. If the process ends now, the app opens on the screen that erases the
         // rest.
-        withdraw()
+        app.settings.withdraw()
         app.settings.stored()
         app.learning.schedule()
         now.value =
@@ -121,11 +121,5 @@ internal class Erasing(
             } catch (failure: IOException) {
                 State.NotErased(failure.message.orEmpty())
             }
-    }
-
-    private fun withdraw() {
-        app.settings.wasWithdrawn = true
-        app.settings.hasConsent = false
-        app.settings.isErasing = false
     }
 }

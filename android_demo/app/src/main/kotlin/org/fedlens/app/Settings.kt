@@ -142,6 +142,15 @@ internal class Settings(
                 answerConfusion = tellsEvaluation && tellsClassCounts,
             )
 
+    /** Withdraw consent. Who agrees again is asked again what may be told. */
+    fun withdraw() {
+        hasConsent = false
+        wasWithdrawn = true
+        isErasing = false
+        tellsClassCounts = false
+        tellsEvaluation = false
+    }
+
     /** Wait until all changes so far are on disk. */
     suspend fun stored() = withContext(Dispatchers.IO) { store() }
 

@@ -81,11 +81,7 @@ class SettingsActivity : ScreenActivity() {
     }
 
     private fun withdraw() {
-        app.settings.hasConsent = false
-        app.settings.wasWithdrawn = true
-        // Who agrees again is asked again.
-        app.settings.tellsClassCounts = false
-        app.settings.tellsEvaluation = false
+        app.settings.withdraw()
         app.learning.schedule()
         startActivity(
             Intent(this, ConsentActivity::class.java)
