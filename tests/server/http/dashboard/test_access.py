@@ -15,7 +15,6 @@ from fedlens_server.http.dashboard import static_files
 from fedlens_server.http.dashboard.app import MAX_LOGIN_BYTES
 from fedlens_server.http.dashboard.pages import ROOT
 from fedlens_server.http.dashboard.sessions import LIFE_S, MAX_SESSIONS
-from fedlens_server.http.sockets import listening
 from tests.server.bundles import tiny_bundle
 from tests.server.http.dashboard.visitors import FORM, Visitor, logged_in
 from tests.server.http.running import ADMIN_TOKEN, READ_TOKEN, TRAINER_TOKEN, Server, connected, head, running, until
@@ -189,9 +188,9 @@ async def test_a_login_that_stalls_is_given_up(tmp_path: Path) -> None:
 
 
 async def test_slow_logins_keep_no_operator_out(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening._Server, "most", 2)
-    begun = head("", f"{ROOT}/login", 100, method="POST", kind=f"{FORM}\r\nSec-Fetch-Site: same-origin") + b"token="
     operators = server.service.servers["operators"]
+    begun = head("", f"{ROOT}/login", 100, method="POST", kind=f"{FORM}\r\nSec-Fetch-Site: same-origin") + b"token="
+    monkeypatch.setattr(operators, "most", 2)
     async with connected(server.admin_url) as (first, one), connected(server.admin_url) as (_, other):
         for writer in (one, other):
             writer.write(begun)
