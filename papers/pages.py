@@ -11,9 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import jinja2
+import numpy as np
+from sklearn.metrics import adjusted_rand_score  # type: ignore[import-untyped]  # scikit-learn comes without types
 
 from fedlens.compare.columns import TITLES, Column
 from fedlens.compare.kept import Kept, column, load
@@ -73,6 +76,24 @@ class Numbers:
         summary = self._summary(study, label)
         return percent(None if summary is None else summary.by_camera.get((column(name), camera)))
 
+    def agreement(self, study: str, label: str, other: str) -> str:
+        """How far two methods' clusters agree, by the adjusted Rand index: 1: the same; about 0: as by chance."""
+        own, others = (self._clusters(study, each) for each in (label, other))
+        found = []
+        for seed in own.keys() & others.keys():
+            one, two = (
+                {client: i for i, cluster in enumerate(clusters) for client in cluster["clients"]}
+                for clusters in (own[seed], others[seed])
+            )
+            both = sorted(one.keys() & two.keys())
+            found.append(float(adjusted_rand_score([one[each] for each in both], [two[each] for each in both])))
+        return in_words(found)
+
+    def classes(self, study: str, label: str) -> str:
+        """The number of classes of which a cluster's clients have photos, mean over clusters."""
+        runs = self._clusters(study, label).values()
+        return in_words([fmean(np.count_nonzero(cluster["photos"]) for cluster in clusters) for clusters in runs])
+
     def sent(self, study: str, label: str) -> str:
         """The bytes that a client sends in a round in which it trains."""
         summary = self._summary(study, label)
@@ -127,6 +148,11 @@ class Numbers:
             raise RunMissing(study)
         return kept
 
+    def _clusters(self, study: str, label: str) -> Mapping[int, Sequence[Mapping[str, Any]]]:
+        """By seed the clusters of a method's runs, as `fedlens.compare.results` writes them; of runs that have any."""
+        runs = [run for run in self._kept(study).runs if run["label"] == label and "clusters" in run]
+        return {run["seed"]: run["clusters"] for run in runs}
+
     def _summary(self, study: str, label: str) -> MethodSummary | None:
         return next((summary for summary in self._kept(study).summaries if summary.label == label), None)
 
@@ -145,6 +171,14 @@ class Numbers:
             return None
         found = differences(with_baseline(kept.study, over), kept.summaries, [name])
         return next((each for each in found if each.label == label), None)
+
+
+def in_words(values: Sequence[float]) -> str:
+    """The mean of one value for each seed, with its deviation: `0.37 ± 0.12`; a dash for none."""
+    if not values:
+        return MISSING
+    found = Value.of(values)
+    return f"{found.mean:.2f}" + ("" if found.deviation is None else f" ± {found.deviation:.2f}")
 
 
 def p_value(p: float) -> str:

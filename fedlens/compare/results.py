@@ -4,7 +4,8 @@ Every value but those under `made` follows from study, photos and seed, on proce
 """
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from fedlens.compare.plan import RunPlan
 from fedlens.compare.run.running import RunResult
 from fedlens.reports.task_report import LABELS, round_values
 from fedlens.whole_file import replacing
+from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.messages import client_name
 from fedlens_proto.v1 import admin_pb2 as pb
 
@@ -42,6 +44,8 @@ def run_values(
         "rounds": [_round(each, names) for each in result.shown.rounds],
         "made": {**made, "seconds": {number: round(spent, 4) for number, spent in sorted(seconds.items())}},
     }
+    if result.clusters:
+        values["clusters"] = _clusters(plan.fleet, result.clusters, plan.bundles[0].class_names)
     return values if result.examined is None else values | {"examination": result.examined}
 
 
@@ -49,6 +53,22 @@ def write_json(path: Path, values: Any) -> None:
     """Write a file completely or not at all."""
     with replacing(path) as partial:
         partial.write_text(json.dumps(values, separators=(",", ":")) + "\n", encoding="utf-8")
+
+
+def _clusters(fleet: FleetConfig, clusters: Mapping[bytes, int], class_names: Sequence[str]) -> list[dict[str, Any]]:
+    """Of each cluster that has clients, in order of its number, their names and their train photos by class."""
+    members: dict[int, list[int]] = {}
+    for index in range(fleet.first, fleet.first + fleet.clients):
+        if (number := clusters.get(fleet.client_id(index))) is not None:
+            members.setdefault(number, []).append(index)
+    found = []
+    for _, indices in sorted(members.items()):
+        # As the album was in the first round, when FedConcat's clusters are made.
+        photos = (photo for index in indices for photo in fleet.album(index).photos(1).photos)
+        labels = Counter(photo.label for photo in photos if not photo.is_test)
+        names = [client_name(index) for index in indices]
+        found.append({"clients": names, "photos": [labels[name] for name in class_names]})
+    return found
 
 
 def _round(result: pb.RoundResult, names: Mapping[str, str]) -> dict[str, Any]:

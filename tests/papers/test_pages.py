@@ -3,6 +3,7 @@
 import json
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import pytest
@@ -45,6 +46,8 @@ def rendered(results: Path, text: str) -> str:
         ("runs('small')", "4"),
         ("mean('small', 'together', 'unseen_accuracy')", "-"),
         ("mean('small', 'other', 'global_accuracy')", "-"),
+        ("classes('small', 'alone')", "-"),
+        ("agreement('small', 'alone', 'together')", "-"),
         ("camera('small', 'alone', 'unseen_accuracy', 'iPhone 7')", "-"),
     ],
 )
@@ -52,6 +55,27 @@ def test_a_number_comes_from_the_kept_runs_and_what_was_not_run_is_a_dash(
     results: Path, call: str, expected: str
 ) -> None:
     assert rendered(results, f"It is {{{{ {call} }}}}.\n") == f"It is {expected}.\n"
+
+
+def clusters(*members: str, photos: tuple[list[int], ...]) -> dict[str, Any]:
+    """Clusters of clients with names of one letter, and their photos by class."""
+    pairs = zip(members, photos, strict=True)
+    return {"clusters": [{"clients": list(names), "photos": counts} for names, counts in pairs]}
+
+
+def test_clusters_are_compared_seed_by_seed(tmp_path: Path) -> None:
+    exact = clusters("ab", "cd", photos=([5, 0, 5, 0], [0, 5, 0, 5]))
+    other_numbers = clusters("cd", "ab", photos=([0, 5, 0, 5], [5, 0, 5, 0]))
+    # One client has no cluster; of the others one has moved.
+    moved = clusters("a", "bc", photos=([5, 0, 0, 0], [5, 5, 0, 5]))
+    runs = [made("alone", seed, 2) | exact for seed in (1, 2)]
+    runs += [made("together", 1, 3) | other_numbers, made("together", 2, 3) | moved]
+    keep(folder(tmp_path / "out", *runs), tmp_path / "small")
+    numbers = Numbers(tmp_path)
+
+    assert numbers.agreement("small", "alone", "alone") == "1.00 ± 0.00"
+    assert numbers.agreement("small", "together", "alone") == "0.25 ± 1.06"  # 1 and -0.5
+    assert numbers.classes("small", "together") == "2.00 ± 0.00"
 
 
 @pytest.mark.parametrize(

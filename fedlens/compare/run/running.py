@@ -46,6 +46,7 @@ from fedlens_server.engine.operators import tasks
 from fedlens_server.engine.operators.access import ADMIN, TokenGrant
 from fedlens_server.engine.view import Change, Federation
 from fedlens_server.errors import Unknown
+from fedlens_server.planning.method import OWN_CLUSTER
 from fedlens_server.store import Store
 
 P = ParamSpec("P")
@@ -83,11 +84,13 @@ class RunResult:
     Attributes:
         shown: The task as an operator sees it, without its rounds' times.
         model: The global model; None if the method has none, or one that is not one blob.
+        clusters: The number of each client's cluster by the client's id; empty if the method has none on the server.
         examined: `Examination.values`; None if clients are not people.
     """
 
     shown: admin_pb2.ShowTaskResponse
     model: bytes | None
+    clusters: Mapping[bytes, int]
     examined: list[dict[str, Any]] | None = None
 
 
@@ -370,7 +373,9 @@ def _result(federation: Federation, examination: Examination | None) -> RunResul
     for result in shown.rounds:
         result.ClearField("opened_at")
         result.ClearField("ended_at")
-    return RunResult(shown, _model(federation), None if examination is None else examination.values)
+    (task,) = federation.tasks.values()
+    clusters = {client: own[OWN_CLUSTER] for client, own in task.values.clients.items() if OWN_CLUSTER in own}
+    return RunResult(shown, _model(federation), clusters, None if examination is None else examination.values)
 
 
 def _model(federation: Federation) -> bytes | None:

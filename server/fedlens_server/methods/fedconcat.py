@@ -61,6 +61,7 @@ from fedlens_server.planning.local_plans import (
 )
 from fedlens_server.planning.method import (
     GLOBAL,
+    OWN_CLUSTER,
     Method,
     MethodDefinition,
     NothingToAggregate,
@@ -76,7 +77,6 @@ from fedlens_server.planning.task_settings import SettingsError
 CLUSTER, EXTRACT, CONCATENATE = "cluster", "extract", "concatenate"
 CLUSTERS = "clusters"  # shared entry
 CENTRES = "centres"  # shared entry: the label distribution of each cluster, float32 [clusters, classes]
-PLACE = "cluster"  # entry of each client
 CLUSTERED_BY = {
     "fesem": MethodDefinition(fesem.for_task, always(fesem.OBJECTIVE), options=fesem.OPTIONS),
     "ifca": MethodDefinition(ifca.for_task, comparing(CLUSTERS), options=ifca.OPTIONS),
@@ -149,7 +149,7 @@ class FedConcat:
         if self.clustered is not None:
             return self.clustered.download(phase, state, client)
         if phase.name == EXTRACT:
-            cluster = state.of(client).get(PLACE)
+            cluster = state.of(client).get(OWN_CLUSTER)
             return None if cluster is None else {GLOBAL: state.shared[_cluster(cluster)]}
         return {name: state.shared[name] for name in self._first_download}
 
@@ -165,7 +165,7 @@ class FedConcat:
             return state.with_shared(**{GLOBAL: average_set(alike, state.shared[GLOBAL])})
         new = {}
         for j in range(state.shared[CLUSTERS]):
-            if members := [update for update in trained if state.of(update.client).get(PLACE) == j]:
+            if members := [update for update in trained if state.of(update.client).get(OWN_CLUSTER) == j]:
                 new[_cluster(j)] = average_set(members, state.shared[_cluster(j)])
         return state.with_shared(**new)
 
@@ -183,7 +183,7 @@ class FedConcat:
         most = min(self.most_clusters, len(updates))
         wanted = clustering.k_by_elbow(rows, most, tools.generator) if self.clusters is None else self.clusters
         found = clustering.k_means(rows, wanted, tools.generator, balanced=self.balanced)
-        places = {update.client: {PLACE: int(j)} for update, j in zip(updates, found.labels, strict=True)}
+        places = {update.client: {OWN_CLUSTER: int(j)} for update, j in zip(updates, found.labels, strict=True)}
         start = state.shared[GLOBAL]
         if self.labels == INFERRED:
             start = average_set(updates, start)
@@ -198,7 +198,7 @@ class FedConcat:
         rows = self._rows(updates, tools)
         usable = [(update.client, row) for update, row in zip(updates, rows, strict=True) if np.isfinite(row).all()]
         apart = {client: np.square(np.asarray(state.shared[CENTRES]) - row).sum(axis=1) for client, row in usable}
-        return state.with_clients({client: {PLACE: int(distances.argmin())} for client, distances in apart.items()})
+        return state.with_clients({client: {OWN_CLUSTER: int(found.argmin())} for client, found in apart.items()})
 
     def _rows(self, updates: Sequence[Update], tools: Tools) -> Rows:
         """The label distribution of each client, float64 [clients, classes]."""

@@ -5,7 +5,7 @@ Paper: Long et al., World Wide Web 2023, https://arxiv.org/abs/2108.08647, Algor
     paper       here                       meaning
     K           options.clusters           number of centres
     W~^(k)      shared["centre-<k>"]       centre k
-    r_i^(k)     clients[id]["centre"]      the centre of client i
+    r_i^(k)     clients[id]["cluster"]     the centre of client i
     W_i         clients[id]["model"]       last upload of client i, the uploaded blob itself
     mu          hyper-parameter mu         pull towards the centre, objective `proximal`; 0: plain local training
     n_k         num_examples               photos that a client trained on in this round
@@ -36,6 +36,7 @@ from fedlens_server.methods.fedavg import single_phase, whole_model_plan
 from fedlens_server.planning import bundles, options
 from fedlens_server.planning.local_plans import WEIGHTS
 from fedlens_server.planning.method import (
+    OWN_CLUSTER,
     Method,
     Phase,
     State,
@@ -46,7 +47,7 @@ from fedlens_server.planning.method import (
 )
 
 OBJECTIVE = "proximal"
-CENTRE = "centre"  # download, and entry of each client: its number
+CENTRE = "centre"  # download
 MODEL = "model"
 REFERENCE, PAPER = "reference", "paper"
 OPTIONS = {
@@ -73,7 +74,7 @@ class FeSEM:
         places = balanced(tools.population, self.clusters, tools.generator)
         return State(
             shared={centre(k): tools.initial for k in range(self.clusters)},
-            clients={client: {CENTRE: place} for client, place in places.items()},
+            clients={client: {OWN_CLUSTER: place} for client, place in places.items()},
         )
 
     def download(self, phase: Phase, state: State, client: bytes | None) -> Mapping[str, TensorSet] | None:
@@ -82,16 +83,17 @@ class FeSEM:
 
     def place(self, state: State, client: bytes) -> int:
         """The centre of a client; of one without an entry by its id alone, so that it is the same all round."""
-        return int(state.of(client).get(CENTRE, int.from_bytes(client) % self.clusters))
+        return int(state.of(client).get(OWN_CLUSTER, int.from_bytes(client) % self.clusters))
 
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """The centres and the clients' places."""
         trained = with_photos(updates)
         places = {update.client: self.place(state, update.client) for update in trained}
-        state = state.with_clients({u.client: {CENTRE: places[u.client], MODEL: u.values[WEIGHTS]} for u in trained})
+        entries = {u.client: {OWN_CLUSTER: places[u.client], MODEL: u.values[WEIGHTS]} for u in trained}
+        state = state.with_clients(entries)
         if self.variant == PAPER:
             state = self._assigned(state)
-            members = [(own[CENTRE], own[MODEL], 1) for _, own in sorted(state.clients.items()) if MODEL in own]
+            members = [(own[OWN_CLUSTER], own[MODEL], 1) for _, own in sorted(state.clients.items()) if MODEL in own]
             return self._averaged(state, members)
         members = [(places[u.client], u.values[WEIGHTS], u.num_examples) for u in trained]
         return self._assigned(self._averaged(state, members))
@@ -110,7 +112,7 @@ class FeSEM:
         centres = list(centres_of(state, self.clusters).values())
         like = {name: centres[0][name] for name in centres[0]}
         places = {
-            client: {CENTRE: nearest(squared_distances(own[MODEL], centres, like))}
+            client: {OWN_CLUSTER: nearest(squared_distances(own[MODEL], centres, like))}
             for client, own in sorted(state.clients.items())
             if MODEL in own
         }

@@ -24,6 +24,8 @@ from fedlens_server.planning.task_settings import SettingsError, TaskSettings
 TensorSet = Mapping[str, Array]
 GLOBAL = "global"
 """Name of the set that holds the global model, for evaluators and for those who use the model."""
+OWN_CLUSTER = "cluster"
+"""Name of the entry of a client that holds the number of its cluster, if its method groups clients."""
 _PLAIN = always("cross_entropy")
 Entry = Any  # TensorSet | Array (float32 or int64) | a value that JSON can hold
 

@@ -102,6 +102,11 @@ def test_every_method_runs_in_a_study(tmp_path: Path) -> None:
     runs = carried_out(tmp_path, ALL)
 
     assert {label: states(run) for label, run in runs.items()} == {label: {"reported"} for label in ALL}
+    for label in ("fedconcat", "fedconcat-bias", "fesem"):
+        clusters = runs[label]["clusters"]
+        assert sorted(client for found in clusters for client in found["clients"]) == [f"client {i}" for i in range(4)]
+        assert all(found["photos"] == [3 * len(found["clients"])] * 10 for found in clusters)
+    assert "clusters" not in runs["fedavg"]
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -19,7 +19,7 @@ def rounds(case: Case, variant: str) -> list[State]:
     """The state after each round of a worked case."""
     centres, counts = case.inputs["centres"].astype(np.float32), case.inputs["n"]
     method = FeSEM(clusters=len(centres), variant=variant)
-    first = {IDS[k]: {"centre": int(place)} for k, place in enumerate(case.inputs["first_assignment"])}
+    first = {IDS[k]: {"cluster": int(place)} for k, place in enumerate(case.inputs["first_assignment"])}
     state = State(shared={f"centre-{k}": {"w": each} for k, each in enumerate(centres)}, clients=first)
     found = []
     phase: Any = Phase(name="train", rounds=1, cohort=None, plan=made("fesem", PROXIMAL).phases[0].plan)
@@ -37,7 +37,7 @@ def test_the_worked_cases() -> None:
     for case in cases("fesem"):
         for variant, prefix in (("reference", ""), ("paper", "paper_order_")):
             for number, state in enumerate(rounds(case, variant)):
-                places = np.array([state.clients[IDS[k]]["centre"] for k in range(len(case.inputs["n"]))])
+                places = np.array([state.clients[IDS[k]]["cluster"] for k in range(len(case.inputs["n"]))])
                 centres = np.array([state.shared[f"centre-{k}"]["w"] for k in range(len(case.inputs["centres"]))])
                 for name, value in (("centres", centres), ("assignment", places)):
                     if f"{prefix}{name}_{number}" in case.outputs:
@@ -48,7 +48,7 @@ def placed(**places: int) -> State:
     clients = {"alice": ALICE, "bob": BOB, "carol": CAROL, "dave": DAVE}
     return State(
         shared={f"centre-{k}": weights(10.0 * k) for k in range(2)},
-        clients={clients[name]: {"centre": place} for name, place in places.items()},
+        clients={clients[name]: {"cluster": place} for name, place in places.items()},
     )
 
 
@@ -61,7 +61,7 @@ def test_the_first_assignment_is_balanced_and_all_centres_begin_as_the_initial_m
     state = begun(method, 3.0)
 
     assert state.shared["centre-0"] is state.shared["centre-1"]
-    assert sorted(own["centre"] for own in state.clients.values()) == [0, 0, 1]
+    assert sorted(own["cluster"] for own in state.clients.values()) == [0, 0, 1]
 
 
 def test_a_centre_is_the_mean_of_those_that_trained_it_and_then_clients_move_to_the_nearest() -> None:
@@ -72,7 +72,7 @@ def test_a_centre_is_the_mean_of_those_that_trained_it_and_then_clients_move_to_
 
     # centre 0: (3 * 0 + 1 * 8) / 4 = 2, centre 1: 10; Bob's 8 is nearer to 10. Dave never uploaded.
     assert [state.shared[f"centre-{k}"]["fc.bias"][0] for k in range(2)] == [2.0, 10.0]
-    assert [state.clients[each]["centre"] for each in (ALICE, BOB, CAROL, DAVE)] == [0, 1, 1, 0]
+    assert [state.clients[each]["cluster"] for each in (ALICE, BOB, CAROL, DAVE)] == [0, 1, 1, 0]
 
 
 def test_a_centre_that_nobody_trained_stays_and_a_tie_goes_to_the_lowest() -> None:
@@ -82,17 +82,17 @@ def test_a_centre_that_nobody_trained_stays_and_a_tie_goes_to_the_lowest() -> No
 
     assert [state.shared[f"centre-{k}"]["fc.bias"][0] for k in range(2)] == [0.0, 4.0]
     one = begun(method)
-    tied = after(method, State(shared=one.shared, clients={BOB: {"centre": 1}}), [update(BOB, weights(0.0))])
-    assert tied.clients[BOB]["centre"] == 0
+    tied = after(method, State(shared=one.shared, clients={BOB: {"cluster": 1}}), [update(BOB, weights(0.0))])
+    assert tied.clients[BOB]["cluster"] == 0
 
 
 def test_uploads_of_earlier_rounds_move_with_the_centres_and_forgotten_ones_do_not_count() -> None:
     method = made("fesem", PROXIMAL, options={"clusters": 2})
     state = after(method, placed(alice=0, carol=1), [update(ALICE, weights(4.0)), update(CAROL, weights(10.0))])
-    assert state.clients[ALICE]["centre"] == 0
+    assert state.clients[ALICE]["cluster"] == 0
 
     state = after(method, state, [update(CAROL, weights(5.0))])
-    assert [state.clients[each]["centre"] for each in (ALICE, CAROL)] == [0, 1]
+    assert [state.clients[each]["cluster"] for each in (ALICE, CAROL)] == [0, 1]
     state = State(shared=state.shared, clients={ALICE: state.clients[ALICE]})
     later = after(method, state, [update(ALICE, weights(-90.0))])
     assert list(later.clients) == [ALICE]
