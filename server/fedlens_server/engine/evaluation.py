@@ -155,7 +155,7 @@ def _decide(
         return False
     stored = [(found, from_json(text)) for found, text in pauses.evaluations_before(transaction, task, model.round)]
     if reason := pauses.fall(task, model.round, [*stored, *latest]):
-        pauses.write(federation, transaction, task, reason)
+        pauses.write(federation, transaction, task, reason, model.round)
     return bool(reason)
 
 

@@ -14,7 +14,7 @@ from fedlens_proto.v1 import admin_pb2
 from fedlens_server.clock import Clock
 from fedlens_server.engine import garbage, phases, rounds
 from fedlens_server.engine.arrivals import participation
-from fedlens_server.engine.cohorts import downloads, pauses
+from fedlens_server.engine.cohorts import downloads
 from fedlens_server.engine.cohorts.held_places import HeldPlaces
 from fedlens_server.engine.cohorts.members import Member, Round
 from fedlens_server.engine.enrolled import Profile
@@ -124,7 +124,7 @@ def _task(federation: Federation, row: Row[Any]) -> Task:
             sets=columns.sets_from_json(row.evaluation_sets, store.blobs.size),
             evaluated_by=evaluators,
             # Who else was to answer is not known any more. What was decided without a pause comes out the same again.
-            undecided=set() if pauses.was_for(store, task, row.evaluation_round) else evaluators.copy(),
+            undecided=set() if row.paused_for == row.evaluation_round else evaluators.copy(),
         )
     task.report_s.extend(_report_s(store, task_id))
     task.exhausted = participation.exhausted(federation, task, task.settings.max_participations)

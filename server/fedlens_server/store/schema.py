@@ -87,6 +87,7 @@ tasks = sa.Table(
     sa.Column("reason", Textual, nullable=False),
     sa.Column("deleted", sa.Boolean, nullable=False, default=False),  # its rows are being deleted
     sa.Column("paused", Textual, nullable=False, default=""),  # by whom or why; empty: it is not
+    sa.Column("paused_for", INTEGER),  # the last round whose model paused it; null: none
     sa.Column("committed", INTEGER, nullable=False),  # rounds, of all phases
     sa.Column("abandoned", INTEGER, nullable=False),  # rounds in a row
     sa.Column("most_participations", INTEGER, nullable=False, default=0),  # rounds of one client: spent privacy

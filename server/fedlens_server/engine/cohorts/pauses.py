@@ -2,24 +2,24 @@
 
 from collections.abc import Iterable
 
-from sqlalchemy import func, select, update
+from sqlalchemy import select, update
 
 from fedlens_proto.v1 import admin_pb2, update_pb2
 from fedlens_server.engine.task import Task
 from fedlens_server.engine.view import Federation
-from fedlens_server.store import Store, Transaction, schema
+from fedlens_server.store import Transaction, schema
 from fedlens_server.telemetry import events
 from fedlens_server.telemetry.events import Event
 
 ROUNDS = 10
-RESUMED = "task resume"  # as an action in the log of changes, whose detail is the reason of the pause
-_tasks, _columns, _rounds, _audit = schema.tasks.c, schema.evaluations.c, schema.rounds.c, schema.audit.c
+_tasks, _columns, _rounds = schema.tasks.c, schema.evaluations.c, schema.rounds.c
 Sums = Iterable[update_pb2.EvaluationSums]
 
 
-def write(federation: Federation, transaction: Transaction, task: Task, reason: str) -> None:
-    """Write that a task gives no more places and opens no more rounds, and why."""
-    transaction.execute(update(schema.tasks).where(_tasks.id == task.id).values(paused=reason))
+def write(federation: Federation, transaction: Transaction, task: Task, reason: str, number: int | None = None) -> None:
+    """Write that a task gives no more places and opens no more rounds, why, and for the model of which round."""
+    values = {"paused": reason} if number is None else {"paused": reason, "paused_for": number}
+    transaction.execute(update(schema.tasks).where(_tasks.id == task.id).values(values))
 
     def follow() -> None:
         task.paused = reason
@@ -54,8 +54,8 @@ def fall(task: Task, number: int, measured: Iterable[tuple[int, Sums]]) -> str:
     if accuracy[number] > accuracy[best] - allowed:
         return ""
     return (
-        f"because accuracy fell: {accuracy[number]:.1f}{_named(number)}{accuracy[best]:.1f} % after round {best}; "
-        f"the task allows less than {allowed:g} points"
+        f"because accuracy fell: {accuracy[number]:.1f} % after round {number}, {accuracy[best]:.1f} % after "
+        f"round {best}; the task allows less than {allowed:g} points"
     )
 
 
@@ -68,17 +68,3 @@ def evaluations_before(transaction: Transaction, task: Task, number: int) -> lis
         select(_columns.round, _columns.evaluations).where(_columns.task == task.id, _columns.round.in_(numbers))
     ).all()
     return [(row.round, row.evaluations) for row in rows]
-
-
-def was_for(store: Store, task: Task, number: int) -> bool:
-    """Tell whether a task has paused itself for the model of a round, though it may be resumed; reads the database."""
-    # An earlier task may have had its name.
-    since = select(func.min(_rounds.opened_at)).where(_rounds.task == task.id)
-    ended = (_audit.action == RESUMED, _audit.subject == task.name, _audit.at >= since.scalar_subquery())
-    reasons = [task.paused, *(row.detail for row in store.read(select(_audit.detail).where(*ended)))]
-    return any(_named(number) in reason for reason in reasons)
-
-
-def _named(number: int) -> str:
-    """The words by which a reason names the round whose model became worse."""
-    return f" % after round {number}, "

@@ -51,7 +51,7 @@ def resume(federation: Federation, transaction: Transaction, task: Task, by: Ope
     need_going(task)
     if not task.paused:
         return
-    audit.record(federation, transaction, by, pauses.RESUMED, task.name, f"paused {task.paused}")
+    audit.record(federation, transaction, by, "task resume", task.name, f"paused {task.paused}")
     transaction.execute(update(schema.tasks).where(_tasks.id == task.id).values(paused=""))
 
     def follow() -> None:
@@ -95,8 +95,7 @@ def change(
     """
     changes = task_settings.parse_object(settings_json)
     need_going(task)
-    if task.suspended:
-        raise Unavailable(f"task {task.name!r} is suspended until its method is installed on the server again")
+    need_method(task)
     for name in sorted(changes.keys() - CHANGEABLE):
         if name.partition(".")[0] not in TaskSettings.model_fields:
             raise task_settings.unknown(name, changes[name])
@@ -132,6 +131,12 @@ def need_going(task: Task) -> None:
     """Raise `TaskDiffers` if a task has ended."""
     if task.ended:
         raise TaskDiffers(f"task {task.name!r} has ended; nothing of it can be changed")
+
+
+def need_method(task: Task) -> None:
+    """Raise `Unavailable` if a task is suspended."""
+    if task.suspended:
+        raise Unavailable(f"task {task.name!r} is suspended until its method is installed on the server again")
 
 
 def _check_rounds(task: Task, wanted: int, planned: list[int]) -> None:

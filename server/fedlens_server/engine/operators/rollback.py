@@ -13,10 +13,11 @@ from fedlens_server.engine import rounds
 from fedlens_server.engine.cohorts import endings
 from fedlens_server.engine.operators import audit
 from fedlens_server.engine.operators.access import Operator
+from fedlens_server.engine.operators.control import need_method
 from fedlens_server.engine.rounds import Remaining, Standing
 from fedlens_server.engine.task import Release, Task
 from fedlens_server.engine.view import Federation, operation
-from fedlens_server.errors import Malformed, TaskDiffers, Unavailable
+from fedlens_server.errors import Malformed, TaskDiffers
 from fedlens_server.store import Transaction, method_state, schema
 
 _rounds, _tasks = schema.rounds.c, schema.tasks.c
@@ -36,8 +37,7 @@ def roll_back(federation: Federation, transaction: Transaction, task: Task, numb
     """
     if task.ended:
         raise TaskDiffers(f"task {task.name!r} has ended; nothing of it can be rolled back")
-    if task.suspended:
-        raise Unavailable(f"task {task.name!r} is suspended until its method is installed on the server again")
+    need_method(task)
     _need_copy(task, number)
     audit.record(federation, transaction, by, "task rollback", task.name, f"round {number}")
     if task.round is not None:
