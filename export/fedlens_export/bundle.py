@@ -22,9 +22,10 @@ def check_target(folder: Path) -> None:
         TargetExists: The folder holds something else.
     """
     folder = folder.absolute()
-    place = next(place for place in (folder, *folder.parents) if place.exists())
+    place = next(place for place in (folder, *folder.parents) if place.exists() or place.is_symlink())
     if not place.is_dir():
-        raise TargetExists(f"{place} is a file; choose another folder for the new bundle")
+        found = "a file" if place.exists() else "a link to nothing"
+        raise TargetExists(f"{place} is {found}; choose another folder for the new bundle")
     if place == folder and any(folder.iterdir()) and not (folder / reading.MANIFEST_FILE).is_file():
         raise _taken(folder, "something else")
 

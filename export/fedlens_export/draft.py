@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from fedlens_export import bundle, display_names, objectives, public_photos
-from fedlens_export.errors import NotExportable
 from fedlens_export.network import Network
 from fedlens_export.programs import (
     concatenated,
@@ -177,7 +176,7 @@ class Draft:
         training, network = self.training, self.network
         classes = len(training.class_names)
         network.describe()  # refuses layers that cannot be exchanged, before the model runs
-        _check_logits(network, classes)
+        network.check_logits(classes)
         if training.concatenated:
             given = {**network.weights, **network.buffers}
             self.add(concatenated.extract(network, training.batch), given)
@@ -217,18 +216,6 @@ class Draft:
         )
         manifest.parts.extend(pb.Part(sha256=digest, size=len(raw)) for digest, raw in sorted(self.parts.items()))
         return bundle.write(folder, manifest, self.parts)
-
-
-def _check_logits(network: Network, classes: int) -> None:
-    try:
-        with torch.no_grad():
-            logits, _ = network(network.weights, network.buffers, torch.zeros(2, *network.input_shape), training=False)
-    except Exception as error:  # whatever a foreign model raises
-        raise NotExportable(f"the model fails with its input, float32{[2, *network.input_shape]}: {error}") from error
-    if tuple(logits.shape) != (2, classes):
-        raise NotExportable(
-            f"the model gives {list(logits.shape)} for two rows; for {classes} classes it must be [2, {classes}]"
-        )
 
 
 def _tools(training: Training) -> list[pb.ToolVersion]:

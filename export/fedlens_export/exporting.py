@@ -216,8 +216,8 @@ def whole_model_bundle(
 
     Args:
         folder: As in `export_bundle`.
-        model: From normalised photos [N, 3, input_size, input_size] to logits [N, classes], made of FC, convolution
-            and norm layers that have names. Its present weights become the initial ones.
+        model: From normalised photos [N, 3, input_size, input_size] to logits [N, classes], made of FC, Conv2d
+            and BatchNorm layers that have names. Its present weights become the initial ones.
         training: Settings of its training.
         input_size: Side of the photos in pixels.
         name: Name of the model, for people.
@@ -264,6 +264,8 @@ def frozen_backbone_bundle(
     if training.calibrate:
         on_stage("quantising the backbone")
         photos = calibration.load(training.calibrate, input_size)
+        if photos.unreadable:
+            on_stage(f"note: left out of the calibration photos, because unreadable: {photos.unreadable}")
         quantised = quantisation.quantise(backbone, photos.observed(normalisation))
         on_stage(f"note: int8: {calibration.cost(backbone, quantised.emulated, photos, normalisation, on_stage)}")
         integers = quantised.program(normalisation, shape)

@@ -19,10 +19,9 @@ References = Mapping[str, Tensors]
 """Tensors that an objective compares with, by name of reference and of tensor. Under `PRESENT`, by name of each
 optional reference, a scalar: 1 if it is there, else 0."""
 PRESENT = ""
+COUNTER = "num_batches_tracked"
+"""Name of the buffer in which a BatchNorm layer counts batches."""
 DTYPES = {torch.float32: blob_pb2.DTYPE_FLOAT32, torch.int64: blob_pb2.DTYPE_INT64}
-
-_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
-_CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 @dataclass(frozen=True)
@@ -67,12 +66,12 @@ class Network:
     @property
     def weights(self) -> Tensors:
         """The parameters, which gradients train, sorted by name."""
-        return {name: tensor.detach() for name, tensor in sorted(self.module.named_parameters())}
+        return _plain(self.module.named_parameters())
 
     @property
     def buffers(self) -> Tensors:
         """The buffers, which gradients do not train, sorted by name."""
-        return {name: tensor.detach() for name, tensor in sorted(self.module.named_buffers())}
+        return _plain(self.module.named_buffers())
 
     @property
     def has_batch_norm(self) -> bool:
@@ -112,10 +111,57 @@ class Network:
         """
         if not isinstance(self.module, FeatureModel):
             raise NotExportable(
-                f"the objective compares features, and {type(self.module).__name__} does not return them; take a model "
+                f"features are compared or summed, and {type(self.module).__name__} does not return them; take a model "
                 "that does, such as lenet5, small_plain or resnet18_whole, a backbone with head "
                 "'hidden', or in code of your own a Classified(extractor, classifier)"
             )
+
+    def before_classifier(self, tensors: Tensors, inputs: Tensor) -> Tensor:
+        """The input of the last FC layer in evaluation mode, without a call of that layer.
+
+        Args:
+            tensors: Those of all layers before it.
+            inputs: float32 [N, *input_shape].
+
+        Raises:
+            NotExportable: The module does not call its last FC layer.
+        """
+
+        def stop(_layer: nn.Module, given: tuple[Tensor, ...]) -> None:
+            raise _Reached(given[0])
+
+        hook = self.classifier.register_forward_pre_hook(stop)
+        try:
+            self(tensors, {}, inputs, training=False)
+        except _Reached as reached:
+            features: Tensor = reached.args[0]
+            return features
+        finally:
+            hook.remove()
+        raise NotExportable(f"the model does not call {self._classifier()[0]!r}, its last FC layer")
+
+    def check_logits(self, classes: int) -> None:
+        """Check that the module gives logits, by its last FC layer.
+
+        Raises:
+            NotExportable: It fails, gives something else, or ends in another operation.
+        """
+        rows = torch.rand((2, *self.input_shape), generator=torch.Generator().manual_seed(0))
+        tensors = {**self.weights, **self.buffers}
+        with torch.no_grad():
+            try:
+                logits, _ = self(tensors, {}, rows, training=False)
+            except Exception as error:  # whatever a foreign model raises
+                raise NotExportable(f"the model fails with its input, float32{list(rows.shape)}: {error}") from error
+            check_logits(logits, classes)
+            features = self.before_classifier(tensors, rows)
+            name, layer = self._classifier()
+            if features.ndim != 2 or not torch.equal(logits, functional.linear(features, layer.weight, layer.bias)):
+                raise NotExportable(
+                    f"the logits are not the output of {name!r}, the FC layer that the model has last; it must end in "
+                    "that layer, its classifier: create the classifier after all other layers, and apply nothing to "
+                    "its output"
+                )
 
     def classify(self, weights: Tensors, features: Tensor) -> Tensor:
         """Logits of the classifier alone for its inputs, float32 [N, F], after their ReLU.
@@ -142,19 +188,22 @@ class Network:
         """Describe each tensor by shape, kind and role, sorted by name; the classifier is the last FC layer.
 
         Raises:
-            NotExportable: There is no FC layer, or a layer or dtype that cannot be exchanged.
+            NotExportable: There is no FC layer, a layer or dtype that cannot be exchanged, or layers share a tensor.
         """
         classifier, _ = self._classifier()
         described = [
             pb.ExchangeableTensor(
-                name=f"{owner}.{name}" if owner else name,
-                dtype=_dtype(f"{owner}.{name}", tensor),
+                name=name,
+                dtype=check_dtype(name, tensor),
                 shape=tensor.shape,
                 kind=kind,
                 role=pb.TENSOR_ROLE_CLASSIFIER if owner == classifier else pb.TENSOR_ROLE_EXTRACTOR,
             )
             for owner, name, tensor, kind in _leaves(self.module)
         ]
+        once = {**self.weights, **self.buffers}
+        if again := [tensor.name for tensor in described if tensor.name not in once]:
+            raise NotExportable(f"{again[0]!r} is also a tensor of another layer; give each layer its own")
         return sorted(described, key=lambda tensor: tensor.name)
 
     def _classifier(self) -> tuple[str, nn.Linear]:
@@ -164,29 +213,61 @@ class Network:
         return linears[-1]
 
 
+class _Reached(Exception):
+    """Ends a call of the module; its argument is the classifier's input."""
+
+
+def check_logits(found: Any, classes: int) -> None:
+    """Check the shape of what a model gives for two rows.
+
+    Raises:
+        NotExportable: It is no tensor [2, classes].
+    """
+    if not isinstance(found, Tensor):
+        raise NotExportable(
+            f"the model gives a {type(found).__name__} in evaluation mode; it must give one tensor, the logits"
+        )
+    if tuple(found.shape) != (2, classes):
+        raise NotExportable(
+            f"the model gives {list(found.shape)} for two rows; for {classes} classes it must be [2, {classes}]. "
+            "A function that makes a model receives their number as its argument `classes`"
+        )
+
+
+def _plain(named: Iterator[tuple[str, Tensor]]) -> Tensors:
+    """Tensors sorted by name, laid out as a file has them."""
+    return {name: tensor.detach().contiguous() for name, tensor in sorted(named, key=lambda each: each[0])}
+
+
 def _leaves(module: nn.Module) -> Iterator[tuple[str, str, Tensor, pb.TensorKind]]:
     for owner, layer in module.named_modules():
+        start = f"{owner}." if owner else ""
         for name, parameter in layer.named_parameters(recurse=False):
-            yield owner, name, parameter, _kind(owner, layer)
+            yield owner, start + name, parameter, _kind(owner, layer)
         for name, buffer in layer.named_buffers(recurse=False):
-            yield owner, name, buffer, pb.TENSOR_KIND_BUFFER
+            yield owner, start + name, buffer, pb.TENSOR_KIND_BUFFER
 
 
 def _kind(owner: str, layer: nn.Module) -> pb.TensorKind:
     if isinstance(layer, nn.Linear):
         return pb.TENSOR_KIND_LINEAR
-    if isinstance(layer, _CONVS):
+    if isinstance(layer, nn.Conv2d):
         return pb.TENSOR_KIND_CONV
-    if isinstance(layer, _NORMS):
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
         return pb.TENSOR_KIND_NORM
     where = f"layer {owner!r}" if owner else "the model itself"
     raise NotExportable(
-        f"{where} ({type(layer).__name__}) has weights; only FC, convolution and norm layers can train and travel: "
+        f"{where} ({type(layer).__name__}) has weights; only FC, Conv2d and BatchNorm layers can train and travel: "
         "replace it, leave it out, or freeze it in a backbone (--head)"
     )
 
 
-def _dtype(name: str, tensor: Tensor) -> blob_pb2.Dtype:
+def check_dtype(name: str, tensor: Tensor) -> blob_pb2.Dtype:
+    """The dtype of a tensor in files.
+
+    Raises:
+        NotExportable: They have none for it.
+    """
     if tensor.dtype not in DTYPES:
-        raise NotExportable(f"tensor {name!r} is {tensor.dtype}; float32 and int64 can be exchanged")
+        raise NotExportable(f"tensor {name!r} is {tensor.dtype}; float32 and int64 can be stored: convert it")
     return DTYPES[tensor.dtype]

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from fedlens_export.errors import NotExportable
 from fedlens_proto import photos
-from fedlens_proto.errors import PhotoUnreadable
 
 
 @dataclass(frozen=True)
@@ -40,25 +39,19 @@ def load(folder: Path, side: int, class_names: tuple[str, ...]) -> PublicPhotos:
     Raises:
         NotExportable: There is no such folder, or no readable photo in it.
     """
-    images: list[NDArray[np.uint8]] = []
-    labels: list[int] = []
     listed = _listed(folder, class_names)
-    for path, label in listed:
-        try:
-            images.append(photos.load(path, side, side))
-        except PhotoUnreadable:
-            continue
-        labels.append(label)
-    if not images:
+    read = list(photos.readable((path for path, _ in listed), side))
+    if not read:
         raise NotExportable(f"no public photos in {folder.name}: none of {len(listed)} files can be read")
-    inputs = torch.from_numpy(photos.as_input(np.stack(images)))
-    return PublicPhotos(inputs, np.array(labels, np.int64), len(listed) - len(images))
+    inputs = torch.from_numpy(photos.as_input(np.stack([image for _, image in read])))
+    labels = np.array([listed[place][1] for place, _ in read], np.int64)
+    return PublicPhotos(inputs, labels, len(listed) - len(read))
 
 
 def _listed(folder: Path, class_names: tuple[str, ...]) -> list[tuple[Path, int]]:
     try:
-        folders = [folder, *photos.class_folders(folder)]
-        labels = {name: label for label, name in enumerate(class_names)}
-        return [(path, labels.get(each.name, 0)) for each in folders for path in photos.list_photos(each).photos]
+        by_name = {name: label for label, name in enumerate(class_names)}
+        labels = {folder: 0, **{each: by_name.get(each.name, 0) for each in photos.class_folders(folder)}}
+        return [(path, label) for each, label in labels.items() for path in photos.list_photos(each).photos]
     except OSError as error:
         raise NotExportable(f"no public photos: {error}") from error

@@ -50,8 +50,10 @@ def new_key(name: Path) -> Publisher:
     """Make a key: `NAME.key`, which only its owner can read, and `NAME.pub`, which apps are given.
 
     Raises:
-        NotSigned: One of the files is there, or cannot be written.
+        NotSigned: The name is that of a folder, one of the files is there, or cannot be written.
     """
+    if not name.name:
+        raise NotSigned(f"{str(name)!r} names no file; give a name such as keys/publisher")
     private, public = statements.key_pair()
     files = {name.with_name(name.name + PUBLIC): (public, 0o644), name.with_name(name.name + PRIVATE): (private, 0o600)}
     for file in files:
@@ -108,12 +110,17 @@ def stated(bundle: Bundle, key: ec.EllipticCurvePrivateKey, terms: Terms, now: f
     before = _before(bundle)
     if terms.any_app and terms.audience:
         raise NotSigned("found an audience and --any-app, must be one of them")
+    serial = before.serial or int(now) if terms.serial is None else terms.serial
+    floor = before.floor if terms.floor is None else terms.floor
+    for name, number in (("serial", serial), ("floor", floor)):
+        if not 0 <= number < 1 << 64:
+            raise NotSigned(f"{name}: found {number}, must be a whole number of 64 bits")
     statement = pb.Statement(
         manifest=bundle.id,
         publisher=Publisher.of(key.public_key()).id,
         name=terms.name or before.name or bundle.manifest.model,
-        serial=before.serial or int(now) if terms.serial is None else terms.serial,
-        floor=before.floor if terms.floor is None else terms.floor,
+        serial=serial,
+        floor=floor,
         audience=terms.audience or (() if terms.any_app else before.audience),
         any_app=terms.any_app or (before.any_app and not terms.audience),
         not_after=int(now) + terms.days * _DAY_S,

@@ -7,7 +7,16 @@ from pathlib import Path
 from fedlens_export import display_names, objectives, public_photos
 from fedlens_export.errors import NotExportable, check_choice
 from fedlens_export.hyper import Hyper
-from fedlens_export.programs import calibration, derivations, optimisers, pte_program, quantisation, steps, view
+from fedlens_export.programs import (
+    calibration,
+    derivations,
+    onnx_program,
+    optimisers,
+    pte_program,
+    quantisation,
+    steps,
+    view,
+)
 from fedlens_export.programs.derivations import OF_CANDIDATES
 from fedlens_export.programs.derivations.derivation import Derivation
 from fedlens_proto.manifest import MAX_BATCH, MAX_CONCATENATED, MAX_STORED_VIEWS
@@ -92,7 +101,7 @@ def check_training(training: Training) -> None:
     """Check the settings before any work that takes time.
 
     Raises:
-        NotExportable: A setting is out of range, or ExecuTorch is needed and not installed.
+        NotExportable: A setting is out of range, two hyper-parameters clash, or a package is needed and not installed.
         UnknownChoice: There is no objective, augmentation, optimiser or quantisation of that name.
     """
     names: Sequence[str] = training.class_names
@@ -126,12 +135,17 @@ def check_training(training: Training) -> None:
             f"{training.stored_views} stored views are not allowed; {views} (as many as a step takes) to "
             f"{MAX_STORED_VIEWS} are"
         )
-    optimisers.by_name(training.optimiser)
+    _ = training.hyper  # refuses names that clash
     if not 0 <= training.candidates <= MAX_CANDIDATES:
         raise NotExportable(
             f"{training.candidates} candidates cannot be compared; 1 to {MAX_CANDIDATES} can, 0 is for none"
         )
     _check_public(training)
+    if training.onnx and (missing := onnx_program.missing()):
+        raise NotExportable(
+            f"programs for the server need {' and '.join(missing)}, not installed here; run pip install "
+            "'fedlens[export]', or leave them out with --no-onnx"
+        )
     if training.pte:
         pte_program.check_installed()
     if training.quantise:

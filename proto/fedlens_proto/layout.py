@@ -164,9 +164,14 @@ _MOST_KEPT = 256
 _kept = lru_cache(maxsize=64)(_laid_out)
 
 
+def is_printable(name: str) -> bool:
+    """True if a name has no control character, and none that breaks lines or turns the direction of text."""
+    return _NOT_IN_NAMES.search(name) is None
+
+
 def _check_spec(spec: TensorSpec) -> None:
     name = spec.name
-    if _NOT_IN_NAMES.search(name) or not 1 <= len(name.encode()) <= MAX_NAME_BYTES:
+    if not is_printable(name) or not 1 <= len(name.encode()) <= MAX_NAME_BYTES:
         raise BlobError(f"tensor name {name[:40]!r} is empty, longer than {MAX_NAME_BYTES} bytes or not printable")
     if spec.dtype not in DTYPES:
         raise BlobError(f"tensor {name!r} has dtype {spec.dtype}, which this version does not read")

@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from fedlens_proto import slots
 from fedlens_proto.blob import Blob, Layout, TensorSpec
 from fedlens_proto.errors import BlobError, ManifestError
+from fedlens_proto.layout import is_printable
 from fedlens_proto.v1 import assignment_pb2, blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
 
@@ -216,12 +217,12 @@ def check_display_names(manifest: pb.Manifest) -> None:
         _need(len(each.names) == count, f"{where}: {len(each.names)} names of {count} classes")
         _need(len(set(each.names)) == count, f"{where}: two classes have the same name: {list(each.names)}")
         for name in each.names:
-            size = len(name.encode())
+            size = len(name.encode(errors="replace"))
             _need(bool(name), f"{where}: a name is empty")
             _need(
                 size <= MAX_DISPLAY_NAME_BYTES, f"{where}: a name of {size} bytes; allowed are {MAX_DISPLAY_NAME_BYTES}"
             )
-            _need(min(name) >= " ", f"{where}: a name has a control character: {name!r}")
+            _need(is_printable(name), f"{where}: a name has a control character or one that turns text: {name!r}")
 
 
 def _check(manifest: pb.Manifest) -> None:

@@ -4,7 +4,7 @@ It needs Pillow, which the server does not have.
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -88,6 +88,16 @@ def load(source: Path | BinaryIO, height: int, width: int) -> NDArray[np.uint8]:
         wide = square.resize((width, side), Image.Resampling.BILINEAR)
         scaled = wide.resize((width, height), Image.Resampling.BILINEAR)
     return np.ascontiguousarray(np.asarray(scaled).transpose(2, 0, 1))
+
+
+def readable(files: Iterable[Path], side: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """Those files that can be loaded as squares of `side` pixels, each with its place in `files`."""
+    for place, file in enumerate(files):
+        try:
+            found = load(file, side, side)
+        except (PhotoUnreadable, FileNotFoundError):
+            continue
+        yield place, found
 
 
 def shorter_side(source: Path | BinaryIO) -> int:

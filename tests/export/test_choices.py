@@ -6,8 +6,9 @@ import pytest
 from torch import nn
 
 from fedlens_export import objectives
-from fedlens_export.errors import UnknownChoice
+from fedlens_export.errors import NotExportable, UnknownChoice
 from fedlens_export.programs import derivations
+from fedlens_export.training import Training, check_training
 from fedlens_proto.manifest import objective
 from tests.export import small
 from tests.plugin_packages import install
@@ -16,12 +17,14 @@ OWN = """
 from dataclasses import replace
 from functools import partial
 
+from fedlens_export.hyper import Hyper
 from fedlens_export.objectives import cross_entropy
 from fedlens_export.programs.derivations import predictions
 from fedlens_export.programs.derivations.derivation import Derivation
 
 PLAIN = replace(cross_entropy.OBJECTIVE, name="plain")
 RAW = Derivation("raw_scores", partial(predictions.build, name="raw_scores", scores=predictions.raw, hyper=()))
+RUSHED = replace(cross_entropy.OBJECTIVE, name="rushed", hyper=(Hyper("momentum", 0.5, 0.0, 1.0),))
 TAKEN = replace(cross_entropy.OBJECTIVE, name="proximal")
 """
 ENTRY_POINTS = {
@@ -60,6 +63,15 @@ def test_a_bundle_has_the_objective_and_program_of_another_package(tmp_path: Pat
 def test_an_objective_that_cannot_be_used_is_named_with_the_reason(name: str, words: str) -> None:
     with pytest.raises(UnknownChoice, match=words):
         objectives.by_name(name)
+
+
+def test_an_objective_whose_hyper_parameter_has_the_name_of_the_optimisers_is_refused_first() -> None:
+    training = Training(class_names=small.CLASSES, objective="own_losses:RUSHED")
+
+    with pytest.raises(
+        NotExportable, match="'rushed' has a hyper-parameter 'momentum', which another part of its prog"
+    ):
+        check_training(training)
 
 
 def test_a_program_is_no_objective_and_its_error_says_so() -> None:

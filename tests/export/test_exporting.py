@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision  # type: ignore[import-untyped]
-from torch import nn
+from torch import Tensor, nn
 
 from fedlens_export.errors import NotExportable, TargetExists, UnknownChoice
 from fedlens_export.exporting import ExportSpec, export_bundle
@@ -23,7 +23,35 @@ from fedlens_proto.manifest import Bundle, program
 from fedlens_proto.programs import pt2
 from fedlens_proto.slots import references, tensor_of
 from fedlens_proto.v1 import manifest_pb2 as pb
-from tests.export.small import whole_bundle
+from tests.export.small import frozen_bundle, whole_bundle
+
+
+class Turned(nn.Module):
+    """Has its classifier before the layer that it calls first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(8, 3)
+        self.hidden = nn.Linear(48, 8)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        found: Tensor = self.out(torch.relu(self.hidden(rows)))
+        return found
+
+
+class Named(nn.Module):
+    """Gives a dict."""
+
+    def forward(self, logits: Tensor) -> dict[str, Tensor]:
+        return {"logits": logits}
+
+
+def same(layer: nn.Linear) -> nn.Linear:
+    """Another layer with the same weight."""
+    other = nn.Linear(layer.in_features, layer.out_features)
+    other.weight = layer.weight
+    return other
+
 
 GERMAN = {"cat": "Katze", "dog": "Hund", "emu": "Emu"}
 EXPORT = """
@@ -190,6 +218,13 @@ def test_a_folder_with_something_else_is_not_touched(tmp_path: Path, small_spec:
     assert [p.name for p in tmp_path.rglob("*")] == ["bundle", "thesis.txt"]
 
 
+def test_a_link_to_nothing_is_no_folder(tmp_path: Path, small_spec: ExportSpec) -> None:
+    (tmp_path / "bundle").symlink_to(tmp_path / "gone")
+
+    with pytest.raises(TargetExists, match="bundle is a link to nothing; choose another folder"):
+        export_bundle(tmp_path / "bundle", small_spec, on_stage=never)
+
+
 def test_a_folder_that_cannot_be_made_is_told_first(tmp_path: Path, small_spec: ExportSpec) -> None:
     (tmp_path / "file").touch()
 
@@ -241,11 +276,57 @@ def test_a_wrong_setting_is_named_and_nothing_written(
         ([nn.Dropout(0.5), nn.Linear(48, 3)], "operator '.*' is not among those"),
         ([nn.PReLU(), nn.Linear(48, 3)], "'1' .PReLU. has weights; only FC"),
         ([nn.Linear(48, 3).double()], "float64; float32 and int64"),
+        (
+            [nn.Linear(48, 8), nn.GroupNorm(2, 8), nn.Linear(8, 3)],
+            "'2' .GroupNorm. has weights; only FC, Conv2d and Batch",
+        ),
+        ([nn.Linear(48, 3), nn.Hardsigmoid()], "the logits are not the output of '1', the FC layer"),
+        ([Turned()], "the logits are not the output of '1.hidden', the FC layer that the model has last"),
+        (
+            [tied := nn.Linear(48, 48), nn.ReLU(), same(tied), nn.Linear(48, 3)],
+            "'3.weight' is also a tensor of another",
+        ),
+        ([nn.Linear(48, 3), Named()], "gives a dict in evaluation mode"),
         ([nn.Linear(47, 3)], r"fails with its input, float32\[2, 3, 4, 4\]"),
     ],
 )
 def test_a_module_that_cannot_be_a_bundle_is_refused(tmp_path: Path, layers: list[nn.Module], reason: str) -> None:
     with pytest.raises(NotExportable, match=reason):
         whole_bundle(tmp_path / "bundle", *layers)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+class Scaled(nn.Module):
+    """A backbone with a buffer of whole numbers, and weights in another memory layout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+        self.register_buffer("times", torch.tensor([3, 2, 1, 0]))
+
+    def forward(self, photos: Tensor) -> Tensor:
+        return self.conv(photos).mean((2, 3)) * self.times
+
+
+@pytest.mark.slow
+def test_a_backbone_may_have_whole_numbers_and_weights_in_any_memory_layout(tmp_path: Path) -> None:
+    bundle = frozen_bundle(tmp_path / "bundle", Scaled(), features=4)
+
+    frozen = Blob.open(bundle.part(bundle.manifest.frozen), bundle.manifest.frozen)
+    assert list(frozen) == ["conv.bias", "conv.weight", "times"]
+    assert frozen["times"].tolist() == [3, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("backbone", "reason"),
+    [
+        (nn.Sequential(nn.Flatten(), Named()), "backbone gives a dict for a photo; features must be one tensor"),
+        (nn.Flatten(2), r"backbone gives \[1, 3, 256\] for a photo"),
+    ],
+)
+def test_a_backbone_that_gives_no_features_is_refused(tmp_path: Path, backbone: nn.Module, reason: str) -> None:
+    with pytest.raises(NotExportable, match=reason):
+        frozen_bundle(tmp_path / "bundle", backbone)
 
     assert list(tmp_path.iterdir()) == []

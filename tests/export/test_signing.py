@@ -76,6 +76,7 @@ def test_a_statement_about_another_bundle_is_not_continued(bundle: Bundle) -> No
         ({"any_app": True, "serial": 4, "floor": 5}, "the floor is at most the serial"),
         ({"any_app": True, "name": "a" * 201}, "a name has 1 to 200 characters"),
         ({"audience": [""]}, "the audience has names"),
+        ({"any_app": True, "serial": -1}, "serial: found -1"),
     ],
 )
 def test_terms_that_contradict_each_other_are_refused(bundle: Bundle, terms: dict[str, object], reason: str) -> None:
@@ -105,6 +106,12 @@ def test_a_key_replaces_nothing(tmp_path: Path, there: str) -> None:
     with pytest.raises(NotSigned, match=f"{there} is there already"):
         signing.new_key(tmp_path / "ann")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(there, "mine")]
+
+
+@pytest.mark.parametrize("name", [".", "", "/"])
+def test_a_key_needs_a_name(name: str) -> None:
+    with pytest.raises(NotSigned, match="names no file; give a name such as keys/publisher"):
+        signing.new_key(Path(name))
 
 
 def test_a_key_for_which_there_is_no_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

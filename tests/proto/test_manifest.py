@@ -162,6 +162,7 @@ def refused(manifest: pb.Manifest, damage: Change, reason: str) -> None:
         (shown("de", "Katze", ""), "a name is empty"),
         (shown("de", "Katze", "ß" * 101), "a name of 202 bytes; allowed are 200"),
         (shown("de", "Katze", "Hund\n"), "a control character"),
+        (shown("de", "Katze", "Hund\u202e"), "one that turns text: 'Hund"),
         (change("batch", 0), "batch 0"),
         (change("batch", 65537), "batch 65537"),
         (change("last_batch", 0), "last_batch is unset"),

@@ -155,3 +155,16 @@ def test_what_is_not_read_is_listed_with_the_reason(tmp_path: Path) -> None:
         photos.Skipped.FOLDER: ["more"],
         photos.Skipped.NO_FILE: ["f.png"],
     }
+
+
+def test_files_that_cannot_be_read_are_passed_over_and_the_others_keep_their_places(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("gone.png", "good.png", "text.png", "also.png")]
+    files[0].symlink_to(tmp_path / "nowhere")
+    files[2].write_text("no photo")
+    for file in files[1::2]:
+        Image.new("RGB", (6, 4)).save(file)
+
+    found = list(photos.readable(files, 3))
+
+    assert [place for place, _ in found] == [1, 3]
+    assert all(image.shape == (3, 3, 3) for _, image in found)

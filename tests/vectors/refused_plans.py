@@ -244,6 +244,10 @@ def _manifest_faults() -> dict[str, Callable[[manifest_pb2.Manifest], object]]:
         "two classes of one display name": lambda m: m.display_names.append(_shown("de", "Tier", "Tier")),
         "an empty display name": lambda m: m.display_names.append(_shown("de", "Katze", "")),
         "a display name of two lines": lambda m: m.display_names.append(_shown("de", "Katze", "Hund\n")),
+        "a display name that deletes": lambda m: m.display_names.append(_shown("de", "Katze", "Hund\x7f")),
+        "a display name that turns its direction": lambda m: m.display_names.append(
+            _shown("de", "Katze", "Hund\u202e")
+        ),
         "a display name of 201 bytes": lambda m: m.display_names.append(_shown("de", "Katze", "ß" * 100 + "s")),
     }
 

@@ -29,7 +29,10 @@ def explained(model: nn.Module, side: int) -> Iterator[None]:
                 place, advice = _place_of_operator(model, side, str(cause)), _advice_on_operators(model)
             else:
                 place = own_head.place_of(cause)
-                advice = "; programs cannot branch on values, call functions outside torch, or draw random numbers"
+                advice = (
+                    "; programs cannot branch on values, call functions outside torch, draw random numbers, or use "
+                    "tensors that are neither parameters nor buffers"
+                )
         if not place or place in str(error):
             raise
         raise NotExportable(f"{text} (at {place}){advice}") from error
@@ -68,10 +71,12 @@ class _Search(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has 
 def _place_of_operator(model: nn.Module, side: int, refusal: str) -> str:
     """The line of the user's code that calls the operator which `refusal` quotes; empty if no line does."""
     found = re.search(r"'torch\.ops\.([\w.]+)'", refusal)
-    photo = torch.zeros(1, 3, side, side)
+    photos = torch.zeros(2, 3, side, side)  # one alone has no statistics, if the operator is in training only
     try:
         with torch.no_grad(), _Search(found[1] if found else ""):
-            model(photo)
+            model(photos)
     except _Called as called:
         return own_head.place_of(called)
+    except Exception:  # the refusal says more than why its place was not found
+        return ""
     return ""

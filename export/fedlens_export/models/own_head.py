@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 from torch.fx.proxy import GraphAppendingTracer, Proxy, TraceError
 from torch.nn import functional
 
+import fedlens_proto
 from fedlens_export.errors import NotExportable
 from fedlens_export.models.classified import Classified
 
@@ -30,7 +31,7 @@ _DROPOUTS = (
     torch.dropout,
 )
 _RELUS = (functional.relu, torch.relu, "relu")
-_PACKAGES = (Path(torch.__file__).parent, Path(__file__).parent)
+_PACKAGES = (Path(torch.__file__).parent, Path(__file__).parents[1], Path(fedlens_proto.__file__).parent)
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def record(model: nn.Module, layers: Mapping[str, nn.Linear], photos: Tensor) ->
         except Exception as error:  # a branch on values, a call that leaves torch, ...
             reason = "it branches on values" if isinstance(error, TraceError) else str(error).partition("\n")[0]
             raise NotExportable(
-                f"the head cannot be recorded at {place_of(error)}: {reason}; behind the features the model must apply "
+                f"the head cannot be recorded{at(error)}: {reason}; behind the features the model must apply "
                 "the same operations of torch to all rows"
             ) from error
     if unused := [name for name in layers if name not in tracer.called]:
@@ -144,6 +145,12 @@ def place_of(error: BaseException) -> str:
             text = linecache.getline(frame.filename, frame.lineno or 0).strip()
             return f"{path.name}, line {frame.lineno}: {text}"
     return ""
+
+
+def at(error: BaseException) -> str:
+    """The place in brackets, for the middle of a sentence; empty if there is none."""
+    place = place_of(error)
+    return f" (at {place})" if place else ""
 
 
 class _Tracer(GraphAppendingTracer):

@@ -7,6 +7,7 @@ From there on the model runs on symbols (`torch.fx`), which record the head; no 
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from fedlens_export.errors import NotExportable, UnknownChoice, check_choice
 from fedlens_export.models import own_head, state_dict
-from fedlens_export.network import CENTRED, IMAGENET, Normalisation
+from fedlens_export.network import CENTRED, IMAGENET, Normalisation, check_logits
 from fedlens_proto import plugins
 
 NORMALISATIONS = {
@@ -74,7 +75,9 @@ def build(model: str, classes: int, side: int, seed: int) -> nn.Module:
     with plugins.current_folder_on_path(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         found = _attribute(_imported(module_name), module_name, attribute)
-        made = found if isinstance(found, nn.Module) else _called(model, found, classes, side)
+        # An import, which happens once, may have drawn numbers; and a module's own model is not ours to change.
+        torch.manual_seed(seed)
+        made = deepcopy(found) if isinstance(found, nn.Module) else _called(model, found, classes, side)
     _check_tensors(model, made)
     return made
 
@@ -140,7 +143,7 @@ def divide(model: nn.Module, layers: Mapping[str, nn.Linear], side: int, classes
     photos = torch.rand((2, 3, side, side), generator=torch.Generator().manual_seed(0))
     with _NoDropout():
         expected = _run(model, photos)
-    _check_logits(expected, classes)
+    check_logits(expected, classes)
     head = own_head.record(model, layers, photos)
     backbone = _up_to(model, layers)
     with torch.no_grad():
@@ -166,7 +169,8 @@ def without_dropout(model: nn.Module, side: int) -> tuple[str, ...]:
     Raises:
         NotExportable: `forward` calls dropout as a function.
     """
-    named = [name for name, module in model.named_modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
+    every = model.named_modules(remove_duplicate=False)  # one layer may have several names
+    named = [name for name, module in every if isinstance(module, nn.modules.dropout._DropoutNd)]
     for name in named:
         model.set_submodule(name, nn.Identity())
     before = [buffer.clone() for buffer in model.buffers()]
@@ -260,11 +264,12 @@ def _called(model: str, function: Callable[..., Any], classes: int, side: int) -
         raise NotExportable(
             f"{model} asks for {unknown[0]!r}; export passes {', '.join(known)}: give every other argument a default"
         )
+    first = [known[p.name] for p in named if p.kind is p.POSITIONAL_ONLY and p.name in known]
+    others = {p.name: known[p.name] for p in named if p.kind is not p.POSITIONAL_ONLY and p.name in known}
     try:
-        made = function(**{p.name: known[p.name] for p in named if p.name in known})
+        made = function(*first, **others)
     except Exception as error:  # whatever a foreign function raises
-        place = own_head.place_of(error)
-        raise NotExportable(f"{model} failed (at {place}): {type(error).__name__}: {error}") from error
+        raise NotExportable(f"{model} failed{own_head.at(error)}: {type(error).__name__}: {error}") from error
     if isinstance(made, torch.jit.ScriptModule) or not isinstance(made, nn.Module):
         raise NotExportable(f"{model} returns {type(made).__name__}; it must return an nn.Module that is not scripted")
     return made
@@ -288,21 +293,9 @@ def _run(model: nn.Module, photos: Tensor) -> Tensor:
         raise
     except Exception as error:  # whatever a foreign model raises
         raise NotExportable(
-            f"the model cannot take photos, float32{list(photos.shape)} (at {own_head.place_of(error)}): {error}"
+            f"the model cannot take photos, float32{list(photos.shape)}{own_head.at(error)}: {error}"
         ) from error
     return found
-
-
-def _check_logits(found: Any, classes: int) -> None:
-    if not isinstance(found, Tensor):
-        raise NotExportable(
-            f"the model gives a {type(found).__name__} in evaluation mode; it must give one tensor, the logits"
-        )
-    if tuple(found.shape) != (2, classes):
-        raise NotExportable(
-            f"the model gives {list(found.shape)} for two photos; for {classes} classes it must be [2, {classes}]. "
-            "Give the function an argument `classes` to receive their number"
-        )
 
 
 def _listed(layers: Iterable[str]) -> str:

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fedlens_export.errors import NotExportable
 from fedlens_export.network import Normalisation
 from fedlens_proto import photos
-from fedlens_proto.errors import PhotoUnreadable
 
 BATCH = 32
 LEARNING_RATE = 1e-3
@@ -37,14 +37,14 @@ def train(
         normalisation: Normalisation of photos before the backbone.
         epochs: Passes over all photos, at least 1.
         seed: Seed of the classifier's weights, the order of photos and their mirroring.
-        on_stage: Receives one line for each epoch.
+        on_stage: Receives one line for each epoch, and one about unreadable photos.
 
     Raises:
         NotExportable: There are less than two classes, or too few readable photos.
     """
     if epochs < 1:
         raise NotExportable(f"{epochs} epochs of pretraining are not allowed; at least 1 is needed")
-    images, labels, classes = _load(folder, side)
+    images, labels, classes = _load(folder, side, on_stage)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         features = backbone(torch.zeros(1, 3, side, side)).shape[1]
@@ -85,22 +85,23 @@ def _epoch(
     return float(np.mean(losses))
 
 
-def _load(folder: Path, side: int) -> tuple[Tensor, Tensor, int]:
+def _load(folder: Path, side: int, on_stage: Callable[[str], None]) -> tuple[Tensor, Tensor, int]:
     try:
         folders = photos.class_folders(folder)
     except OSError as error:
         raise NotExportable(f"no photos to train on: {error}") from error
-    images, labels = [], []
+    images, labels, unreadable = list[NDArray[np.uint8]](), list[int](), 0
     for label, class_folder in enumerate(folders):
-        for path in photos.list_photos(class_folder).photos:
-            try:
-                images.append(photos.load(path, side, side))
-            except PhotoUnreadable:
-                continue
-            labels.append(label)
+        listed = photos.list_photos(class_folder).photos
+        read = [image for _, image in photos.readable(listed, side)]
+        images += read
+        labels += [label] * len(read)
+        unreadable += len(listed) - len(read)
     if len(set(labels)) < 2 or len(images) < 2 * len(folders):
         raise NotExportable(
             f"{len(images)} readable photos in {len(folders)} class folders of {folder.name}; pretraining needs at "
             "least two classes and two photos for each class folder"
         )
+    if unreadable:
+        on_stage(f"note: left out of pretraining, because unreadable: {unreadable}")
     return torch.from_numpy(np.stack(images)), torch.tensor(labels), len(folders)

@@ -8,6 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from fedlens_export.errors import WeightsUnusable
+from fedlens_export.network import COUNTER
+
+_FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
 def read(path: Path) -> dict[str, Tensor]:
@@ -60,10 +63,10 @@ def load_into(
         The optional tensors that kept their values, sorted.
 
     Raises:
-        WeightsUnusable: Names or shapes do not fit, or a value is not finite; the text names the tensor.
+        WeightsUnusable: Names, shapes or dtypes do not fit, or a value is not finite; the text names the tensor.
     """
     wanted = module.state_dict()
-    counters = {name for name in wanted if name.endswith("num_batches_tracked")}
+    counters = {name for name in wanted if name.endswith(COUNTER)}
     if missing := sorted(wanted.keys() - given.keys() - counters - set(optional)):
         raise WeightsUnusable(f"{source}: {len(missing)} tensors are missing, the first is {missing[0]!r}")
     if unknown := sorted(given.keys() - wanted.keys()):
@@ -73,6 +76,8 @@ def load_into(
     for name, tensor in loaded.items():
         if tensor.shape != wanted[name].shape:
             raise WeightsUnusable(f"{source}: {name!r} is {list(tensor.shape)}, not {list(wanted[name].shape)}")
+        if tensor.dtype != wanted[name].dtype and not {tensor.dtype, wanted[name].dtype} <= _FLOATS:
+            raise WeightsUnusable(f"{source}: {name!r} is {tensor.dtype}, which is no {wanted[name].dtype}; convert it")
         if not torch.isfinite(tensor).all():
             raise WeightsUnusable(f"{source}: {name!r} holds a NaN or an infinity")
     module.load_state_dict(loaded, strict=False)

@@ -13,7 +13,6 @@ from torch.nn import functional
 from fedlens_export.errors import NotExportable
 from fedlens_export.network import Normalisation
 from fedlens_proto import photos
-from fedlens_proto.errors import PhotoUnreadable
 
 MOST_PHOTOS = 600
 MOST_OBSERVED = 64
@@ -88,7 +87,9 @@ def check(folder: Path) -> None:
 
 
 def load(folder: Path, side: int) -> Photos:
-    """At most `MOST_PHOTOS` photos, evenly spaced, of a folder or of its sub-folders, each a class.
+    """Evenly spaced photos of a folder or of its sub-folders, each a class.
+
+    There are `MOST_PHOTOS` at most, or two of each class if that is more.
 
     Args:
         folder: Photos directly in it are used only if it has no sub-folders.
@@ -103,12 +104,9 @@ def load(folder: Path, side: int) -> Photos:
     held_out: list[NDArray[np.uint8]] = []
     labels: list[int] = []
     for label, paths in enumerate(listed):
-        images: list[NDArray[np.uint8]] = []
-        for i in _evenly(len(paths), max(2, MOST_PHOTOS // len(listed))):
-            try:
-                images.append(photos.load(paths[i], side, side))
-            except PhotoUnreadable:
-                unreadable += 1
+        some = [paths[i] for i in _evenly(len(paths), max(2, MOST_PHOTOS // len(listed)))]
+        images = [image for _, image in photos.readable(some, side)]
+        unreadable += len(some) - len(images)
         # At most every second photo, so that few photos are divided in halves.
         apart = max(2, -(-len(images) * len(listed) // MOST_OBSERVED))
         seen += images[::apart]

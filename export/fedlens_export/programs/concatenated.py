@@ -9,7 +9,6 @@ from collections import OrderedDict
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from fedlens_export.errors import NotExportable
 from fedlens_export.network import Network, Tensors
@@ -23,16 +22,19 @@ def extract(network: Network, batch: int) -> ProgramSource:
     """The program from an extractor's tensors and rows to the classifier's input, float32 [batch, d], in evaluation.
 
     Raises:
-        NotExportable: The network is not an extractor followed by an FC layer.
+        NotExportable: The network is a classifier alone.
     """
-    _check(network)
     tensors = _extractor(network)
+    if not tensors:
+        raise NotExportable(
+            "the model is a classifier alone, so there is no extractor to concatenate; take head `hidden`"
+        )
     rows = float_slot(pb.SLOT_KIND_INPUT, (batch, *network.input_shape))
     inputs = (*slots_of(pb.SLOT_KIND_EXTRACTOR, tensors), rows)
 
     def function(*given: Tensor) -> tuple[Tensor, ...]:
         arguments = Arguments(inputs, given)
-        return (_before_classifier(network, arguments.named(pb.SLOT_KIND_EXTRACTOR), arguments.one(rows.kind)),)
+        return (network.before_classifier(arguments.named(pb.SLOT_KIND_EXTRACTOR), arguments.one(rows.kind)),)
 
     output = float_slot(pb.SLOT_KIND_FEATURES, (batch, network.classifier.in_features))
     return ProgramSource("extract", inputs, (output,), function)
@@ -46,39 +48,6 @@ def classifier(network: Network, extractors: int, seed: int) -> Network:
         torch.manual_seed(seed)
         new = nn.Linear(width, old.out_features, bias=old.bias is not None)
     return Network(nn.Sequential(OrderedDict({CLASSIFIER: new})), (width,))
-
-
-class _Reached(Exception):
-    """Ends a call of the module; its argument is the classifier's input."""
-
-
-def _before_classifier(network: Network, tensors: Tensors, rows: Tensor) -> Tensor:
-    def stop(_layer: nn.Module, given: tuple[Tensor, ...]) -> None:
-        raise _Reached(given[0])
-
-    hook = network.classifier.register_forward_pre_hook(stop)
-    try:
-        network(tensors, {}, rows, training=False)
-    except _Reached as reached:
-        features: Tensor = reached.args[0]
-        return features
-    finally:
-        hook.remove()
-    raise NotExportable("the model does not call its last FC layer, so it has no classifier to concatenate for")
-
-
-def _check(network: Network) -> None:
-    layer, extractor = network.classifier, _extractor(network)
-    if not extractor:
-        raise NotExportable(
-            "the model is a classifier alone, so there is no extractor to concatenate; take head `hidden`"
-        )
-    rows = torch.rand((2, *network.input_shape), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        features = _before_classifier(network, extractor, rows)
-        logits, _ = network(network.weights, network.buffers, rows, training=False)
-    if features.ndim != 2 or not torch.equal(logits, linear(features, layer.weight, layer.bias)):
-        raise NotExportable("the model's last operation is not its last FC layer, so it cannot be concatenated")
 
 
 def _extractor(network: Network) -> Tensors:

@@ -24,6 +24,11 @@ PROGRAMS = ("embed", "predict")
 """Programs that the server may run; all others are for clients only."""
 
 
+def missing() -> list[str]:
+    """Names of the packages that `lower` needs and that are not installed."""
+    return [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
+
+
 def lower(
     name: str,
     program: ExportedProgram,

@@ -39,6 +39,7 @@ _EMULATION_SEEDS = range(1, 17)
 _EPOCH_HYPER = {"eps": 1e-3}
 _WEIGHT = pb.SLOT_KIND_WEIGHT
 _OF_ALL_ROWS = (_WEIGHT, pb.SLOT_KIND_OPTIMISER, pb.SLOT_KIND_LOSS, pb.SLOT_KIND_ACCUMULATOR)
+_OF_ROWS = (pb.SLOT_KIND_INPUT, pb.SLOT_KIND_LABEL, pb.SLOT_KIND_TARGET, pb.SLOT_KIND_UNIFORM)
 _FED_BACK = (_WEIGHT, pb.SLOT_KIND_OPTIMISER, pb.SLOT_KIND_COUNTER)
 
 
@@ -223,7 +224,7 @@ def _check_padding(source: ProgramSource, given: Sequence[Tensor]) -> None:
         for kind, tensor in zip(kinds, filled, strict=True):
             if kind == pb.SLOT_KIND_MASK:
                 tensor[rows // 2 :] = 0
-            elif kind in (pb.SLOT_KIND_INPUT, pb.SLOT_KIND_LABEL) and rows in tensor.shape[:2]:
+            elif kind in _OF_ROWS and rows in tensor.shape[:2]:
                 tensor.transpose(0, tensor.shape.index(rows))[rows // 2 :] = filling
         outcomes.append(source.function(*filled))
     for slot, left, right in zip(source.outputs, *outcomes, strict=True):

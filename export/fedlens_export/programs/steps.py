@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedlens_export.errors import NotExportable
 from fedlens_export.hyper import ROLES, Hyper
-from fedlens_export.network import DTYPES, PRESENT, Network, Normalisation, References, Tensors
+from fedlens_export.network import COUNTER, DTYPES, PRESENT, Network, Normalisation, References, Tensors, check_dtype
 from fedlens_export.objectives.objective import ALL, Batch, Objective, Reference, Sizes, Train, without_padding
 from fedlens_export.programs import optimisers
 from fedlens_export.programs.optimisers import Optimiser
@@ -91,10 +92,22 @@ def trains(
 
 
 def hyper(objective: Objective, optimiser: Optimiser) -> dict[str, Hyper]:
-    """Every hyper-parameter of the programs in `trains`, by name."""
-    own = [*optimiser.hyper, *objective.hyper]
-    further = [h for train in objective.trains for h in (*_optimiser(train, optimiser).hyper, *train.objective.hyper)]
-    return {h.name: h for h in (*own, *further)}
+    """Every hyper-parameter of the programs in `trains`, by name.
+
+    Raises:
+        NotExportable: Two of one program have the same name, or two of different programs differ in all but the name.
+    """
+    further = [(_optimiser(train, optimiser), train.objective) for train in objective.trains]
+    found: dict[str, Hyper] = {}
+    for one, other in [(optimiser, objective), *further]:
+        names = {h.name for h in one.hyper}
+        for h in (*one.hyper, *other.hyper):
+            if found.setdefault(h.name, h) != h or (h in other.hyper and h.name in names):
+                raise NotExportable(
+                    f"objective {objective.name!r} has a hyper-parameter {h.name!r}, which another part of its "
+                    "programs has too; give it another name"
+                )
+    return found
 
 
 def _optimiser(train: Train, optimiser: Optimiser) -> Optimiser:
@@ -277,15 +290,30 @@ def embed(backbone: nn.Module, normalisation: Normalisation, photo_shape: tuple[
 
 
 def frozen_tensors(backbone: nn.Module) -> Tensors:
-    """Inputs of `embed`: a backbone's parameters and statistics, but not the counters that only training uses."""
+    """Inputs of `embed`: a backbone's parameters and buffers, but not BatchNorm's counters, which only training uses.
+
+    Raises:
+        NotExportable: One has a dtype that no file of tensors has.
+    """
     named = {**dict(backbone.named_parameters()), **dict(backbone.named_buffers())}
-    return {name: tensor.detach() for name, tensor in sorted(named.items()) if tensor.is_floating_point()}
+    used = {name: tensor.detach().contiguous() for name, tensor in sorted(named.items()) if not name.endswith(COUNTER)}
+    for name, tensor in used.items():
+        check_dtype(name, tensor)
+    return used
 
 
 def feature_count(backbone: nn.Module, photo_shape: tuple[int, int, int]) -> int:
-    """Number of features that the backbone gives for a photo."""
+    """Number of features that the backbone gives for a photo.
+
+    Raises:
+        NotExportable: It gives something else.
+    """
     with torch.no_grad():
-        return int(backbone.eval()(torch.zeros(1, *photo_shape)).shape[1])
+        found = backbone.eval()(torch.zeros(1, *photo_shape))
+    if not isinstance(found, Tensor) or found.ndim != 2:
+        what = f"{list(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+        raise NotExportable(f"the backbone gives {what} for a photo; features must be one tensor, [1, F]")
+    return int(found.shape[1])
 
 
 def slots_of(kind: pb.SlotKind, tensors: Mapping[str, Tensor]) -> list[pb.Slot]:

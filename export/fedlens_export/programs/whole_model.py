@@ -54,8 +54,8 @@ def check_form(form: str) -> None:
     if form not in FORMS:
         found = f"a name in {form}" if form else "a name without an ending"
         raise NotExportable(f"a whole model: found {found}, must be one in {', '.join(FORMS)}")
-    needed = {".onnx": ("onnx", "onnxscript"), ".pte": ("executorch",)}.get(form, ())
-    if missing := [name for name in needed if find_spec(name) is None]:
+    executorch = [] if find_spec("executorch") else ["executorch"]
+    if missing := {".onnx": onnx_program.missing(), ".pte": executorch}.get(form):
         raise NotExportable(
             f"{form} needs {' and '.join(missing)}, not installed here; run pip install 'fedlens[export]', "
             "or take a name in .pt2"

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from fedlens.cli import app
 from fedlens_edge_client.engines.torch import TorchEngine
+from fedlens_export import network
 from fedlens_export.errors import ExportError, NotExportable, UnknownChoice, WeightsUnusable
 from fedlens_export.exporting import ExportSpec, export_bundle
 from fedlens_export.models import explaining, own_head, own_model
@@ -184,7 +185,7 @@ def test_a_relu_before_the_classifier_makes_its_features_known_to_contrastive_ob
         ("softmax", "fc1,fc2", r"behind its last FC layer 'fc2' the model applies 'softmax'"),
         ("tuple", "fc1,fc2", r"gives a tuple in evaluation mode"),
         ("constant", "fc1,fc2", r"output does not depend on the head's layers"),
-        ("four classes", "fc1,fc2", r"gives \[2, 4\] for two photos; for 3 classes it must be \[2, 3\]"),
+        ("four classes", "fc1,fc2", r"gives \[2, 4\] for two rows; for 3 classes it must be \[2, 3\]"),
         ("tokens", "fc1,fc2", r"applies 'getitem'"),
     ],
 )
@@ -231,6 +232,27 @@ def test_the_seed_decides_what_is_drawn(module: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "content",
+    [
+        "from torch import nn, rand\nNUMBER = rand(1)\nbuild = lambda: nn.Linear(1, 3)",
+        "from torch import nn\nbuild = nn.Sequential(nn.Flatten(), nn.Linear(192, 3))",
+    ],
+    ids=["a module that draws", "a model of the module"],
+)
+def test_a_second_call_in_the_process_makes_the_same_model(module: Path, content: str) -> None:
+    module.write_text(content)
+
+    first = own_model.build(MODEL, 3, SIDE, seed=1)
+    tensors = {name: tensor.clone() for name, tensor in first.state_dict().items()}
+    if isinstance(first, nn.Sequential):
+        divided(first, "1")
+    again = own_model.build(MODEL, 3, SIDE, seed=1).state_dict()
+
+    assert tensors.keys() == again.keys()
+    assert all(torch.equal(tensor, again[name]) for name, tensor in tensors.items())
+
+
+@pytest.mark.parametrize(
     ("content", "model", "reason"),
     [
         ("", "my_modl:build", "no module 'my_modl' in the current folder or on PYTHONPATH"),
@@ -239,6 +261,7 @@ def test_the_seed_decides_what_is_drawn(module: Path) -> None:
         ("def make(): pass", MODEL, "has no function 'build'; it has make"),
         ("def make(): pass", "my_model:", "has no function ''; it has make"),
         ("def build(width): pass", MODEL, "asks for 'width'; export passes classes, num_classes, input"),
+        ("def build(classes, /): return [][classes]", MODEL, r"line 1: def build.* IndexError"),
         ("def build(): return 1", MODEL, "returns int; it must return an nn.Module"),
         ("def build():\n    return [][0]", MODEL, r"failed \(at my_model.py, line 2: return \[\]\[0\]\): Index"),
         (
@@ -276,6 +299,11 @@ def test_weights_of_a_head_for_other_classes_are_left_as_they_were_made(tmp_path
         ({"module.conv.weight": torch.zeros(1)}, "no tensor 'module.conv.weight'"),
         ({"conv.weight": torch.zeros(1)}, r"'conv.weight' is \[1\], not \[4, 3, 3, 3\]"),
         ({"conv.bias": torch.full((4,), torch.nan)}, "'conv.bias' holds a NaN"),
+        (
+            {"conv.bias": torch.zeros(4, dtype=torch.complex64)},
+            "'conv.bias' is torch.complex64, which is no torch.float",
+        ),
+        ({"conv.bias": torch.zeros(4).to(torch.float8_e5m2)}, "'conv.bias' is torch.float8_e5m2, which"),
         ({"conv.bias": None}, "1 tensors are missing, the first is 'conv.bias'"),
     ],
 )
@@ -325,6 +353,34 @@ def test_a_frozen_backbone_with_random_weights_is_told(
     export_bundle(module.parent / "bundle", spec(head), on_stage=told.append)
 
     assert len([line for line in told if line.startswith("note: the frozen backbone has random weights")]) == warnings
+
+
+def test_a_refusal_of_fedlens_is_no_line_of_the_users_code(module: Path) -> None:
+    module.write_text("from torch import nn\nbuild = nn.Sequential(nn.Flatten(), nn.PReLU(), nn.Linear(192, 3))")
+
+    with pytest.raises(NotExportable, match=r"'1' \(PReLU\) has weights") as raised:
+        export_bundle(module.parent / "bundle", spec(None))
+    assert "(at " not in str(raised.value)
+
+
+def test_an_operator_behind_batch_norm_is_named_with_its_line(module: Path) -> None:
+    error = "class Error(nn.Module):\n  def forward(self, x):\n    return torch.erf(x)"
+    layers = "nn.Flatten(), nn.BatchNorm1d(192), Error(), nn.Linear(192, 3)"
+    module.write_text(f"import torch\nfrom torch import nn\n{error}\nbuild = nn.Sequential({layers})")
+
+    with pytest.raises(
+        NotExportable, match=r"'torch.ops.aten.erf.default' .*\(at my_model.py, line 5: return torch.erf"
+    ):
+        export_bundle(module.parent / "bundle", spec(None))
+
+
+def test_a_dropout_layer_of_two_names_is_left_out_under_both() -> None:
+    drop = nn.Dropout(0.5)
+    model = nn.Sequential(nn.Flatten(), drop, nn.Linear(3 * SIDE * SIDE, 4), drop, nn.Linear(4, 3))
+
+    assert own_model.without_dropout(model, SIDE) == ("1", "3")
+
+    assert not [layer for layer in model.modules() if isinstance(layer, nn.Dropout)]
 
 
 def test_a_model_that_does_not_take_the_photos_is_told_once_where() -> None:
@@ -391,7 +447,9 @@ def test_the_pages_model_can_be_trained_as_a_whole_and_on_phones(module: Path) -
 
 
 def test_every_refusal_of_the_page_is_one_that_export_gives() -> None:
-    sources = "".join(Path(module.__file__).read_text(encoding="utf-8") for module in (own_model, own_head, lowering))
+    sources = "".join(
+        Path(module.__file__).read_text(encoding="utf-8") for module in (own_model, own_head, network, lowering)
+    )
     quoted = [
         part
         for row in re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE)

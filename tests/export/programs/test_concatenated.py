@@ -110,7 +110,7 @@ def test_the_same_export_again_gives_the_same_bytes(
 @pytest.mark.parametrize(
     ("layers", "reason"),
     [
-        ([nn.Linear(48, 8), nn.Linear(8, 3), nn.Hardsigmoid()], "last operation is not its last FC layer"),
+        ([nn.Linear(48, 8), nn.Linear(8, 3), nn.Hardsigmoid()], "the logits are not the output of '2'"),
         ([nn.Linear(48, 3)], "the model is a classifier alone, so there is no extractor"),
     ],
 )

@@ -363,13 +363,13 @@ def test_a_bundle_has_the_programs_and_the_public_photos_that_are_asked_for(tmp_
 
 def test_public_photos_in_a_folder_named_like_a_class_have_its_label(tmp_path: Path, coloured: Path) -> None:
     for name in ("emu", "other"):
-        (tmp_path / "public" / name).mkdir(parents=True)
+        (tmp_path / "emu" / name).mkdir(parents=True)
         photo = (coloured / "red" / "1.png").read_bytes()
-        (tmp_path / "public" / name / "1.png").write_bytes(photo)
-    (tmp_path / "public" / "0.png").write_bytes(photo)
+        (tmp_path / "emu" / name / "1.png").write_bytes(photo)
+    (tmp_path / "emu" / "0.png").write_bytes(photo)
 
-    public = frozen_bundle(tmp_path / "b", public=tmp_path / "public").manifest.public
+    public = frozen_bundle(tmp_path / "b", public=tmp_path / "emu").manifest.public
 
     found = Blob.open(tmp_path / "b" / "parts" / public.sha256.hex(), public.sha256)
-    # First those of the folder itself, then class by class; emu is the third class.
+    # First those of the folder itself, whose name says nothing, then class by class; emu is the third class.
     assert found["label"].tolist() == [0, 2, 0]

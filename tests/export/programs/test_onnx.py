@@ -13,6 +13,7 @@ from torch import Tensor
 from fedlens_export.errors import NotExportable
 from fedlens_export.exporting import ExportSpec, export_bundle
 from fedlens_export.programs import lowering, onnx_program
+from fedlens_export.training import Training, check_training
 from fedlens_proto.manifest import Bundle, program
 from fedlens_proto.v1 import manifest_pb2 as pb
 from tests.export.small import frozen_bundle
@@ -71,6 +72,15 @@ def test_without_onnxruntime_onnx_is_made_unchecked(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(onnx_program, "find_spec", lambda name: None)
 
     assert onnx_program.load(b"") is None
+
+
+def test_missing_packages_are_told_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_program, "find_spec", lambda name: None)
+
+    with pytest.raises(
+        NotExportable, match=r"need onnx and onnxscript, not installed here; run pip install .*--no-onnx"
+    ):
+        check_training(Training(class_names=("cat", "dog"), onnx=True))
 
 
 def test_an_operator_that_onnx_lacks_is_named() -> None:

@@ -191,6 +191,16 @@ def test_a_program_on_which_padding_has_an_effect_is_refused(views: tuple[int, .
         parity.check(careless, {}, {}, masked=True)
 
 
+def test_padding_of_further_rows_may_change_nothing_either() -> None:
+    mask, total = slot(pb.SLOT_KIND_MASK, "", (4,)), slot(pb.SLOT_KIND_ACCUMULATOR, "total")
+    for kind in (pb.SLOT_KIND_TARGET, pb.SLOT_KIND_UNIFORM):
+        rows = slot(kind, "teacher/scores", (4, 2))
+        careless = ProgramSource("totals", (rows, mask), (total,), lambda rows, mask: (rows.sum(),))
+
+        with pytest.raises(NotExportable, match="what padding contains changes output"):
+            parity.check(careless, {}, {}, masked=True)
+
+
 def test_what_cannot_be_traced_is_told_with_the_line_of_its_author() -> None:
     def function(rows: Tensor) -> tuple[Tensor, ...]:
         return (rows * {"gamma": rows}["gama"],)

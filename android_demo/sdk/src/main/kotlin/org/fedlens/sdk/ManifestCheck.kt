@@ -65,7 +65,7 @@ internal class ManifestCheck(
                 need(size in 1..MAX_DISPLAY_NAME_BYTES) {
                     "$where: a name of $size bytes; allowed are 1 to $MAX_DISPLAY_NAME_BYTES"
                 }
-                need(name.all { it >= ' ' }) { "$where: a name has a control character" }
+                need(Layout.isPrintable(name)) { "$where: a name has a control character or one that turns text" }
             }
         }
     }

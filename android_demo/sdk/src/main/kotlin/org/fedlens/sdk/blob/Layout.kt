@@ -186,7 +186,8 @@ public class Layout private constructor(
             }
         }
 
-        private fun isPrintable(name: String): Boolean =
+        /** True if a name has no control character, and none that breaks lines or turns the direction of text. */
+        internal fun isPrintable(name: String): Boolean =
             name.codePoints().noneMatch { code -> NOT_IN_NAMES.any { code in it } }
 
         private fun notAllowed(message: String) = BlobException(Reason.TENSOR_NOT_ALLOWED, message)
