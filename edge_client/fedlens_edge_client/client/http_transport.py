@@ -275,7 +275,7 @@ async def _from_network(error: Exception, server: str) -> Exception:
         )
     if isinstance(error, aiohttp.ClientResponseError):
         return BadResponse(f"the response is not HTTP: {error.message}")
-    if isinstance(error, TimeoutError) and not str(error):
+    if isinstance(error, aiohttp.SocketTimeoutError):
         return TryAgain("no response in time")
     return TryAgain(f"connection failed: {error}")
 

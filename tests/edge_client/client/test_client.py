@@ -15,6 +15,7 @@ from aiohttp import web
 
 from fedlens_edge_client import AlbumSnapshot, EdgeClient, FolderAlbum, Policy
 from fedlens_edge_client.background import CancellableExecutor
+from fedlens_edge_client.client.clock import SystemClock
 from fedlens_edge_client.client.events import (
     Downloaded,
     Embedded,
@@ -234,6 +235,56 @@ async def test_a_refused_update_is_dropped_and_the_next_round_goes_on(federation
     assert first == RoundRefused(TASK, 1, "round-closed", "too late")
     assert isinstance(second, RoundReported)
     assert second.round_number == 2
+
+
+async def test_a_failure_that_comes_too_late_ends_the_round_alone(federation: Federation, photos: Path) -> None:
+    for label in ("cat", "dog"):
+        shutil.rmtree(photos / label)
+    async with federation.joined() as (server, client):
+        server.troubles.append(("failure", answering(lambda: refusal(409, "round-closed", "too late"))))
+
+        assert isinstance(await client.run_once(), RoundFailed)
+
+
+async def test_a_server_that_has_forgotten_a_client_during_the_round_gets_it_and_its_update(
+    federation: Federation,
+) -> None:
+    async with federation.joined() as (server, client):
+        server.troubles.append(("update", answering(lambda: refusal(401, "unauthorised", "no such client"))))
+        outcome = await client.run_once()
+
+    assert isinstance(outcome, RoundReported)
+    assert server.calls["clients"] == 2
+
+
+async def test_an_assignment_that_comes_again_after_its_end_is_not_carried_out_at_once(federation: Federation) -> None:
+    slept = []
+
+    class Noting(SystemClock):
+        async def sleep(self, seconds: float) -> None:
+            slept.append(seconds)
+
+    async with federation.server() as server, federation.client(server, clock=Noting()) as client:
+        server.troubles.append(("update", answering(lambda: refusal(409, "round-closed", "too late"))))
+        for _ in range(2):
+            await client.run_once()
+
+    assert slept == [5.0]
+
+
+async def test_a_role_that_this_version_does_not_know_is_named(federation: Federation) -> None:
+    async with federation.server() as server:
+        server.role = 99  # type: ignore[assignment]
+        async with federation.client(server) as client:
+            with pytest.raises(BadResponse, match="unknown role"):
+                await client.run_once()
+
+
+async def test_a_model_that_has_no_room_in_the_cache_is_a_failure_that_says_so(federation: Federation) -> None:
+    async with federation.joined(max_cache_bytes=100) as (server, client):
+        assert isinstance(await client.run_once(), RoundFailed)
+
+    assert server.failures[1].reason == update_pb2.FAILURE_REASON_UNSUPPORTED
 
 
 async def test_client_state_becomes_current_with_the_receipt_and_starts_the_next_round(federation: Federation) -> None:
@@ -642,18 +693,19 @@ async def test_cancelling_during_training_leaves_nothing_half_done(federation: F
         if isinstance(event, Trained):
             training.set()
 
-    async with federation.server(plan) as server:
+    async with federation.server(plan, rounds=2) as server:
         async with federation.client(server, on_event=watch) as client:
             running = asyncio.create_task(client.run())
             await training.wait()
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
-        train_of(plan).steps = 2
-        outcome = await federation.one_round(server)
+            train_of(plan).steps = 2
+            first = await client.run_once()
+        second = await federation.one_round(server)
 
-    assert isinstance(outcome, RoundReported)
-    assert list(server.updates) == [1]
+    assert isinstance(first, RoundReported) and isinstance(second, RoundReported)
+    assert list(server.updates) == [1, 2]
 
 
 async def test_the_event_loop_stays_free_while_training(federation: Federation) -> None:

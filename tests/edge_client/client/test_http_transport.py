@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from fedlens_edge_client.client import retrying
+from fedlens_edge_client.client import http_transport, retrying
 from fedlens_edge_client.client.http_transport import MAX_RESPONSE_BYTES, HttpTransport
 from fedlens_edge_client.client.retrying import Backoff
 from fedlens_edge_client.errors import BadResponse, Refused, Unreachable, Untrusted
@@ -134,6 +134,40 @@ async def test_a_cut_connection_and_a_proxys_error_page_are_tried_again(
 
     assert answer.WhichOneof("result") == "assignment"
     assert server.calls["check-in"] == len(troubles) + 1
+
+
+async def test_a_proxys_429_is_tried_again(server: FakeServer, transport: HttpTransport) -> None:
+    server.troubles.append(("check-in", answering(lambda: web.Response(status=429, text="slow down"))))
+
+    assert (await transport.check_in(check_in())).WhichOneof("result") == "assignment"
+
+
+async def test_a_server_may_make_a_client_wait_for_so_long_and_no_longer(
+    server: FakeServer,
+    transport: HttpTransport,
+    told: list[tuple[str, float, int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_transport, "MAX_SERVER_WAIT_S", 0.01)
+    server.troubles.append(("check-in", answering(partial(refusal, 429, "slow-down", "again", NOW, 3_600_000))))
+    await transport.check_in(check_in())
+
+    assert [delay_s for _, delay_s, _ in told] == [0.01]
+
+
+@pytest.mark.usefixtures("a_second_each")
+async def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_transport, "SILENCE_TIMEOUT_S", 0.05)
+    over = asyncio.Event()
+
+    async def silent(_: web.Request) -> web.Response:
+        await over.wait()
+        return web.Response()
+
+    async with serving(silent) as url, transport_to(url, backoff=THREE_ATTEMPTS) as transport:
+        with pytest.raises(Unreachable, match="no response in time"):
+            await transport.check_in(check_in())
+        over.set()
 
 
 @pytest.mark.usefixtures("a_second_each")

@@ -40,6 +40,10 @@ async def test_waits_grow_up_to_their_limit() -> None:
     assert max(waits[2:]) > 0.001
 
 
+async def test_a_thousand_failures_are_no_other_than_ten() -> None:
+    assert max(await waits_of(1100, Backoff(first_s=1e-9, most_s=1e-9))) <= 1e-9
+
+
 async def test_what_cannot_succeed_in_time_is_given_up_with_the_last_reason() -> None:
     async def attempt() -> str:
         raise TryAgain("storage-full: no room", 5.0)

@@ -206,6 +206,7 @@ def test_a_killed_server_ends_the_demo_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(PartDied, match=r"the server \(process \d+\) was killed by SIGKILL"):
         run_demo(demo_of(tmp_path / "demo", None), Console(file=StringIO()), kill)
 
+    assert workers
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
 
 

@@ -267,6 +267,20 @@ def test_a_quarantined_client_sits_out_longer_each_time(server: Arrivals) -> Non
     assert until == [3600, 7200]
 
 
+def test_a_quarantined_client_sits_out_for_a_month_at_most(server: Arrivals, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(participation, "MAX_QUARANTINE_S", 600.0)
+    server.take(goal=1, min_reports=1, rounds=9, rest=0)
+    server.assignment(ALICE)
+    server.quarantine(server.expect(ALICE))
+    server.report(BOB)
+    server.advance()
+    early = server.reason(ALICE)
+
+    server.clock.wind(600)
+
+    assert (early, server.has_place(ALICE)) == ("sits_out", True)
+
+
 def test_a_client_has_one_place_over_all_tasks(server: Arrivals) -> None:
     server.take(name="one").take(name="two")
 
@@ -650,6 +664,21 @@ def test_a_client_that_comes_late_to_the_statistics_has_a_row_after_one_round(se
     # Distances to Alice and Bob: 3 and 2.
     np.testing.assert_allclose(server.task.values.shared["mixing"][2], [0.2, 0.3, 0.5], rtol=1e-6)
     assert server.task.phases[-1].intake == ""
+
+
+def test_ten_failures_end_a_round_of_few_places(server: Arrivals) -> None:
+    crowd = client_ids(12)
+    server.enrol(crowd)
+    server.take(goal=2, max_consecutive_abandoned=1)
+
+    ends = []
+    for client in crowd[:10]:
+        assert server.has_place(client)
+        server.fail(client)
+        server.advance()
+        ends.append(server.ends)
+
+    assert ends == [["open"]] * 9 + [["abandoned"]]
 
 
 def _statistics(server: Arrivals, client: bytes, mean: float) -> None:

@@ -5,14 +5,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sqlalchemy import select
 
-from fedlens_proto.v1 import admin_pb2, enrolment_pb2, manifest_pb2
-from fedlens_server.engine import aggregation, clients
+from fedlens_proto.v1 import admin_pb2, enrolment_pb2
+from fedlens_server.engine import aggregation, assignments, clients
+from fedlens_server.engine.arrivals.answers import Answer
 from fedlens_server.engine.cohorts.members import RoundKey
 from fedlens_server.engine.operators import tasks
 from fedlens_server.engine.operators.access import TokenGrant
 from fedlens_server.errors import Forbidden, Malformed, Unauthorised, Unknown
-from tests.server.fakes import ALICE, BOB, CAPABILITIES, CAROL, EVALUATORS, PHONE, TRAINERS, Bench, client_ids
+from fedlens_server.store import schema
+from tests.server.fakes import ALICE, BOB, CAPABILITIES, CAROL, EVALUATORS, EVE, PHONE, TRAINERS, Bench, client_ids
 
 
 def enrol(bench: Bench, client: bytes, grant: TokenGrant) -> enrolment_pb2.ClientRole:
@@ -57,16 +60,17 @@ def test_an_expired_token_is_refused(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    "capabilities",
-    [
-        enrolment_pb2.Capabilities(),
-        enrolment_pb2.Capabilities(formats=[manifest_pb2.PROGRAM_FORMAT_PT2]),
-        enrolment_pb2.Capabilities(bundle_classes=[manifest_pb2.BUNDLE_CLASS_WHOLE_MODEL]),
-        enrolment_pb2.Capabilities(formats=[99], bundle_classes=[1]),  # type: ignore[list-item]
-    ],
+    ("field", "values"),
+    [("formats", []), ("formats", [99]), ("bundle_classes", []), ("bundle_classes", [99]), ("plan_format", [0])],
 )
-def test_a_client_must_be_able_to_run_something(bench: Bench, capabilities: enrolment_pb2.Capabilities) -> None:
-    with pytest.raises(Malformed):
+def test_a_client_must_be_able_to_run_something(bench: Bench, field: str, values: list[int]) -> None:
+    capabilities = enrolment_pb2.Capabilities()
+    capabilities.CopyFrom(CAPABILITIES)
+    capabilities.ClearField(field)  # type: ignore[arg-type]
+    if field != "plan_format":
+        getattr(capabilities, field).extend(values)
+
+    with pytest.raises(Malformed, match=f"capabilities.{field}"):
         clients.enrol(bench.federation, ALICE, TRAINERS, capabilities).result()
 
 
@@ -126,6 +130,36 @@ def test_nothing_is_left_of_a_forgotten_client_but_its_id(running: Bench) -> Non
         running.check_in(ALICE)
     with pytest.raises(Forbidden, match="cannot enrol again"):
         enrol(running, ALICE, TRAINERS)
+
+
+def test_no_row_names_a_forgotten_evaluator_and_nobody_knows_its_last_answer(bench: Bench) -> None:
+    bench.start(rounds=9)
+    bench.enrol([EVE], EVALUATORS)
+    bench.commit()
+    bench.evaluate(EVE)
+    bench.federation.answers.note(EVE, Answer("wait-rest", 1), 1.0)
+
+    bench.forget(EVE)
+
+    tables = [table for table in schema.metadata.sorted_tables if table.name != "forgotten"]
+    rows = {table.name: bench.store.read(select(table)) for table in tables}
+    assert rows["members"]
+    assert not [name for name, found in rows.items() if any(EVE in tuple(row) for row in found)]
+    assert bench.federation.answers.last(EVE) is None
+
+
+def test_what_an_enrolment_changes_holds_for_the_model_that_a_client_predicts_with(bench: Bench) -> None:
+    bench.start(rounds=9)
+    bench.commit()
+    assert assignments.current_model(bench.task, bench.federation.clients[ALICE]) is not None
+    known = ALICE in bench.task.current_models
+    capabilities = enrolment_pb2.Capabilities(tables=["profile"])
+    capabilities.MergeFrom(CAPABILITIES)
+
+    bench.enrol([ALICE], capabilities=capabilities)
+
+    assert known
+    assert ALICE not in bench.task.current_models
 
 
 def test_forgetting_in_a_closing_round_takes_effect_with_its_commit(running: Bench) -> None:

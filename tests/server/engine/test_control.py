@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedlens_proto.v1 import admin_pb2, admission_pb2, check_in_pb2, enrolment_pb2, update_pb2
+from fedlens_server.engine.cohorts import pauses
 from fedlens_server.engine.operators import audit, control
 from fedlens_server.engine.operators.access import Operator
 from fedlens_server.errors import Forbidden, Malformed, TaskDiffers, Unknown
@@ -354,3 +355,12 @@ def test_evaluations_share_a_commit_with_updates_and_trainers_send_none(
     assert submitted == []
     server.evaluate(EVE, header)
     assert submitted == [[server.task.id]]
+
+
+@pytest.mark.parametrize(("best", "falls"), [(1, False), (2, True)])
+def test_a_model_is_compared_with_the_best_of_the_ten_rounds_before_it(bench: Bench, best: int, falls: bool) -> None:
+    bench.start(pause_if_accuracy_falls=5)
+    right = {number: 9 if number == best else 8 for number in range(1, 13)}
+    measured = [(number, [update_pb2.EvaluationSums(count=10, correct=correct)]) for number, correct in right.items()]
+
+    assert bool(pauses.fall(bench.task, 12, measured)) is falls

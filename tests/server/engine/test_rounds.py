@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,12 @@ from fedlens_proto import keyed_hash
 from fedlens_proto.v1 import admin_pb2, check_in_pb2, update_pb2
 from fedlens_server.engine import aggregation, assignments
 from fedlens_server.engine.cohorts.members import Round, RoundKey
-from fedlens_server.engine.operators import tasks
+from fedlens_server.engine.operators import bans, tasks
 from fedlens_server.engine.operators.access import ADMIN
 from fedlens_server.engine.task import Task
 from fedlens_server.engine.view import Change
 from fedlens_server.errors import StoreUnusable, Unknown
+from fedlens_server.planning.method import Phase, State, Tools, Update
 from fedlens_server.store import method_state, schema
 from tests.server.bundles import tiny_bundle
 from tests.server.fakes import (
@@ -456,3 +458,42 @@ def test_the_result_does_not_depend_on_the_order_of_arrival(
     shuffled = final_model(tmp_path_factory.mktemp("shuffled"), orders)
 
     assert shuffled == plain
+
+
+def test_a_round_that_is_not_due_stays_open(bench: Bench) -> None:
+    bench.start()
+    bench.report(ALICE)
+
+    aggregation.advance(bench.federation, RoundKey(1, 1))
+
+    assert bench.show().rounds[0].state == admin_pb2.ROUND_STATE_OPEN
+
+
+def test_a_round_that_is_being_aggregated_is_not_aggregated_again(bench: Bench) -> None:
+    bench.start()
+    bench.report(ALICE)
+    bench.report(BOB)
+    method, states = bench.task.method, list[State]()
+
+    def meanwhile(phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
+        states.append(state)
+        if len(states) == 1:
+            aggregation.advance(bench.federation, RoundKey(1, 1))
+        return method.aggregate(phase, state, updates, tools)
+
+    bench.task.method = replace(method, aggregate=meanwhile)
+    bench.advance()
+
+    assert len(states) == 1
+
+
+def test_a_task_goes_on_when_a_new_client_replaces_one_that_was_used_up_and_banned(bench: Bench) -> None:
+    bench.start(max_participations=1, rounds=3)
+    bench.commit()
+    before = len(bench.show().rounds)
+
+    bans.ban(bench.federation, ALICE, "", ADMIN).result()
+    bench.enrol([CAROL])
+
+    assert before == 1
+    assert list(bench.members(2)) == [CAROL]

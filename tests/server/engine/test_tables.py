@@ -9,10 +9,9 @@ from fedlens_proto import blob
 from fedlens_proto.v1 import admin_pb2, check_in_pb2, enrolment_pb2, update_pb2
 from fedlens_server.engine import assignments
 from fedlens_server.engine.operators import tasks
-from fedlens_server.errors import Malformed, UpdateInvalid
+from fedlens_server.errors import UpdateInvalid
 from fedlens_server.methods import METHODS
 from tests.server import profiles
-from tests.server.bundles import TinyBundle
 from tests.server.fakes import ALICE, BOB, CAPABILITIES, CAROL, EVALUATORS, EVE, TRAINERS, Bench, update_of
 from tests.server.profiles import profile
 
@@ -221,18 +220,6 @@ def test_a_model_that_is_told_of_names_the_sets_and_rules_that_make_it(bench: Be
     assert [rule.source.download for rule in model.rules] == ["global"]
     assert assignments.readable(bench.federation, ALICE, model.sets[0].sha256).size > 0
     assert not model.extractors
-
-
-def test_bundles_whose_tables_differ_are_refused(bench: Bench) -> None:
-    wider = profiles.bundle()
-    manifest = wider.parsed
-    for slot in (*manifest.programs[2].inputs, *manifest.programs[2].outputs):
-        if slot.name == "counts":
-            slot.shape.append(2)
-    other = TinyBundle(manifest.SerializeToString(deterministic=True), wider.parts, wider.initial)
-
-    with pytest.raises(Malformed, match="bundles whose tables differ"):
-        bench.make(profiles.bundle(), other, method="profiles")
 
 
 def test_evaluations_of_an_update_are_all_answered(bench: Bench) -> None:

@@ -208,6 +208,15 @@ def test_a_name_stands_for_one_token_for_ever(bench: Bench) -> None:
         make(bench)
 
 
+def test_a_server_keeps_so_many_tokens_and_no_more(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "MAX_TOKENS", 2)
+    for number in range(2):
+        make(bench, f"token {number}")
+
+    with pytest.raises(Malformed, match="there are 2 tokens, which is the most that a server keeps"):
+        make(bench, "one more")
+
+
 def test_every_change_has_a_line_with_who_and_when_and_what(bench: Bench) -> None:
     make(bench, "bob", pb.TOKEN_ROLE_READ)
     bench.clock.wind(5)

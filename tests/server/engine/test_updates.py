@@ -147,6 +147,7 @@ def test_an_expectation_is_the_uploads_exact_layout(bench: Bench, codec: str, fl
         ({"evaluations": [sums("start", count=10**9), sums("trained")]}, "1000000000 photos, at most 1000000 are"),
         ({"evaluations": [sums("start", count=1, correct=2), sums("trained")]}, "2 of 1 photos right"),
         ({"evaluations": [sums("start"), sums("trained", count=1, loss=float("nan"))]}, "a loss of nan"),
+        ({"evaluations": [sums("start"), sums("trained", count=1, loss=-1.0)]}, "a loss of -1"),
         ({"evaluations": [sums("trained"), sums("start")]}, "found 'trained', 'start', asked for were 'start', 'train"),
         ({"evaluations": [sums("start")]}, "evaluations: found 'start', asked for were 'start', 'trained'"),
         ({"evaluations": []}, "evaluations: found none, asked for were 'start', 'trained'"),
@@ -300,16 +301,18 @@ def test_a_client_reads_its_sets_and_bundle_and_nothing_else(running: Bench) -> 
 
 
 @pytest.fixture
-def evaluating(running: Bench) -> Bench:
-    """The first round has committed, and Eve is to evaluate it."""
-    running.enrol([EVE], EVALUATORS)
-    running.commit()
-    return running
+def evaluating(bench: Bench) -> Bench:
+    """The first of nine rounds has committed, and Eve is to evaluate it."""
+    bench.start(rounds=9)
+    bench.enrol([EVE], EVALUATORS)
+    bench.commit()
+    return bench
 
 
 def test_an_evaluator_that_takes_longer_than_a_round_answers(evaluating: Bench) -> None:
     given = evaluating.assignment(EVE)
-    evaluating.commit()
+    for _ in range(6):  # the state itself is kept for three commits
+        evaluating.commit()
 
     again = evaluating.assignment(EVE)
     assert (again.round, again.sets) == (given.round, given.sets)
@@ -317,7 +320,7 @@ def test_an_evaluator_that_takes_longer_than_a_round_answers(evaluating: Bench) 
     evaluating.evaluate(EVE, evaluation_of(given))
 
     assert evaluating.show().rounds[0].__getattribute__("global")[0].correct == 8
-    assert evaluating.assignment(EVE).round == 2
+    assert evaluating.assignment(EVE).round == 7
 
 
 def test_an_evaluation_after_its_deadline_is_refused_once_another_round_has_followed(evaluating: Bench) -> None:

@@ -1,6 +1,7 @@
 """Medians, trimmed means and Krum, on updates without a server."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import floor
 
 import numpy as np
@@ -12,6 +13,7 @@ from fedlens_server.methods import METHODS
 from fedlens_server.planning.local_plans import WEIGHTS
 from fedlens_server.planning.method import GLOBAL, NothingToAggregate, Shared, Update, span
 from fedlens_server.planning.task_settings import SettingsError, TaskSettings
+from fedlens_server.rules import krum as krum_module
 from fedlens_server.rules.fitting import need_fitting
 from fedlens_server.rules.krum import krum
 from fedlens_server.rules.middle import middle_update
@@ -91,16 +93,14 @@ def test_a_tensor_read_in_several_spans_is_the_median_of_whole_arrays() -> None:
     np.testing.assert_array_equal(middle_update(many, left_out()).values[WEIGHTS]["w"], np.median(rows, axis=0))
 
 
-@given(st.lists(st.floats(-1, 1), min_size=3, max_size=9), st.sampled_from([1e3, -3e38]), st.integers(0, 99))
+@given(st.lists(st.floats(-1, 1), min_size=4, max_size=9), st.sampled_from([1e3, -3e38]), st.integers(0, 99))
 def test_krum_keeps_the_cluster(honest: list[float], far: float, place: int) -> None:
     bad = (len(honest) - 1) // 3  # n = honest + bad >= 2 bad + 3
-    while len(honest) + bad < 2 * bad + 3:
-        bad -= 1
     values = honest.copy()
     for _ in range(bad):
         values.insert(place % (len(values) + 1), far)
 
-    kept = krum(updates(*values), max(bad, 1)) if bad else updates(*values)
+    kept = krum(updates(*values), bad)
 
     assert sorted(float(each.values[WEIGHTS]["w"][0]) for each in kept) == sorted(map(float, np.float32(honest)))
 
@@ -109,6 +109,15 @@ def test_scores_of_krum_by_hand() -> None:
     # Of 0, 1, 3, 6 and 10 with f = 1, scores are of the 2 nearest others: 1 + 9, 1 + 4, 4 + 9, 9 + 16, 16 + 49.
     found = updates(10, 6, 0, 3, 1)
     assert krum(found, 1) == found[1:]
+
+
+def test_scores_of_krum_are_of_all_elements_however_few_are_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(krum_module, "_ROOM", 1)
+    monkeypatch.setattr(krum_module, "_LEAST", 1)
+    found = updates(10, 6, 0, 3, 1)
+    turned = [replace(each, values={WEIGHTS: {"w": each.values[WEIGHTS]["w"][::-1]}}) for each in found]
+
+    assert krum(turned, 1) == turned[1:]
 
 
 def test_krum_needs_enough_updates_with_photos_and_prefers_the_first_of_equals() -> None:
