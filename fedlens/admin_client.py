@@ -117,8 +117,7 @@ class AdminClient:
 
     def delete(self, task: str) -> None:
         """Delete a task that has ended."""
-        with self._request("DELETE", _task_path(task), b""):
-            pass
+        self._done("DELETE", _task_path(task))
 
     def control(self, task: str, action: str) -> admin_pb2.Task:
         """Have a task `pause`, `resume` or `stop`, or end its open round now: `deadline`."""
@@ -196,8 +195,7 @@ class AdminClient:
 
     def revoke_token(self, name: str) -> None:
         """Let nobody else in by a token."""
-        with self._request("POST", f"/v1/admin/tokens/{quote(name, safe='')}/revoke"):
-            pass
+        self._done("POST", f"/v1/admin/tokens/{quote(name, safe='')}/revoke")
 
     def audit(self, within_s: float = 0) -> list[admission_pb2.AuditEntry]:
         """The changes by operators of the last seconds, the latest first; 0: all that are kept."""
@@ -240,6 +238,15 @@ class AdminClient:
                 return
         with path.open("rb") as file, self._request("PUT", address, file, os.fstat(file.fileno()).st_size):
             pass
+
+    def _done(self, method: str, path: str) -> None:
+        """Have the server do what it answers without a message."""
+        with self._request(method, path) as answer:
+            if answer.status != http.HTTPStatus.NO_CONTENT:
+                raise AdminError(
+                    f"{self._profile.url} answered {answer.status} {answer.reason}, which is no answer of FedLens; is "
+                    "the url right?"
+                )
 
     def _call(
         self,
@@ -336,14 +343,21 @@ class _SocketConnection(http.client.HTTPConnection):
 
 def _token(profile: Path, token_file: str | None) -> str:
     if token := os.environ.get(TOKEN_VARIABLE, "").strip():
-        return token
+        return _checked(token, TOKEN_VARIABLE)
     if token_file is None:
         raise AdminError(f"{profile}: there is no token_file, and {TOKEN_VARIABLE} is not set; set one of them")
     path = profile.parent / token_file
     try:
-        return path.read_text(encoding="utf-8").strip()
+        token = path.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         raise AdminError(f"{profile}: token_file: {path} cannot be read; set {TOKEN_VARIABLE} instead?") from error
+    return _checked(token, f"{profile}: token_file: {path}")
+
+
+def _checked(token: str, where: str) -> str:
+    if not wire.is_token(token):
+        raise AdminError(f"{where}: holds no token, which is one line of printable ASCII without spaces")
+    return token
 
 
 def _task_path(task: str, rest: str = "") -> str:

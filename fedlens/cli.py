@@ -1,5 +1,9 @@
 """The `fedlens` command: one sub-command per job."""
 
+import errno
+import os
+import sys
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -74,4 +78,17 @@ def root(
 
 def main() -> None:
     """Run the command line."""
-    app()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # names come from others, and not every terminal has their letters
+    try:
+        try:
+            app()
+        finally:
+            if sys.stdout is not None:  # else it is closed
+                sys.stdout.flush()
+    except OSError as error:
+        if sys.stdout is None or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left to write at the end
+        sys.exit(f"fedlens: the output cannot be written: {error.strerror}")

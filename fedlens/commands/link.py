@@ -62,8 +62,12 @@ def link_of(
     from fedlens_server.enrolment_link import enrolment_link
 
     try:
-        keys = [Publisher.of_file(file) for file in publishers]
         pem = None if ca is None else ca.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise FedlensError(f"--ca: {ca} cannot be read as a certificate (PEM): {why}") from error
+    try:
+        keys = [Publisher.of_file(file) for file in publishers]
         return enrolment_link(server, token, pem, keys, operator, purpose)
     except (ValueError, OSError, StatementRefused) as error:
         raise FedlensError(str(error)) from error

@@ -28,8 +28,11 @@ def reported(*errors: type[Exception], status: int = 1, interrupted: str = "") -
     try:
         yield
     except errors as error:
+        text = str(error)
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            text = f"{error.filename}: {error.strerror}"
         # A config's faults are a line each.
-        typer.echo("\n".join(f"fedlens: {line}" for line in str(error).split("\n")), err=True)
+        typer.echo("\n".join(f"fedlens: {line}" for line in text.split("\n")), err=True)
         raise typer.Exit(status) from error
     except KeyboardInterrupt as error:
         if not interrupted:
@@ -47,11 +50,12 @@ def enrolment_token(token_file: Path | None) -> str | None:
     """The token in a file or, without a file, in the environment; None if neither holds one.
 
     Raises:
-        StateError: The file cannot be read, or is empty.
+        StateError: The file cannot be read, or holds something else.
     """
     import os
 
     from fedlens_edge_client.errors import StateError
+    from fedlens_proto.wire import is_token
 
     if token_file is None:
         return os.environ.get(TOKEN_VARIABLE, "").strip() or None
@@ -59,8 +63,8 @@ def enrolment_token(token_file: Path | None) -> str | None:
         token = token_file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise StateError(f"{token_file} cannot be read as an enrolment token: {error}") from error
-    if not token:
-        raise StateError(f"{token_file} is empty; it must hold an enrolment token")
+    if not is_token(token):
+        raise StateError(f"{token_file} holds no enrolment token, which is one line of printable ASCII without spaces")
     return token
 
 

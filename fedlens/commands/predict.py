@@ -37,7 +37,8 @@ def predict(
                 probabilities = classify(runner, found.weights, photo, found.extractors)
             except (PhotoUnreadable, OSError) as error:
                 failed = True
-                reason = f"there is no file {photo}" if isinstance(error, FileNotFoundError) else str(error)
+                # The error's own text has the file's name alone, of which there may be many.
+                reason = f"there is no file {photo}" if isinstance(error, FileNotFoundError) else f"{photo}: {error}"
                 typer.echo(f"fedlens: {reason}", err=True)
                 continue
             best = max(probabilities, key=probabilities.__getitem__)

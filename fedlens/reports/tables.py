@@ -26,13 +26,14 @@ def print_table(
         dropped: Columns that go where the terminal is too narrow, one after the other.
         uncut: In a terminal that is too narrow, print lines instead: the first cell of a row, and below it the others.
     """
-    console = Console(width=None if sys.stdout.isatty() else 200)
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()  # None if it is closed
+    console = Console(width=None if is_terminal else 200)
     # As plain text: names come from others, and rich reads square brackets as markup.
     cells = [[Text("\n".join(map(plain, cell.splitlines()))) for cell in row] for row in rows]
     gone = 0
     while (width := _width(table := _table(columns, cells, dropped[:gone]))) > console.width and gone < len(dropped):
         gone += 1
-    if uncut and not sys.stdout.isatty():
+    if uncut and not is_terminal:
         console.width = max(console.width, width)
     elif uncut and width > console.width:
         for row in cells:

@@ -65,18 +65,25 @@ def check_installed(*, tensorboard: bool, mlflow: bool) -> None:
 
 
 def write_tensorboard(folder: Path, runs: Iterable[Tracked]) -> None:
-    """Write TensorBoard's event files, a folder for each run; those of an earlier call are replaced."""
+    """Write TensorBoard's event files, a folder for each run; those of an earlier call are replaced.
+
+    Raises:
+        NotWritten: They cannot be written.
+    """
     from tensorboard.summary import Writer  # type: ignore[import-untyped]  # it ships no types
 
-    for run in runs:
-        place = folder / run.name
-        for old in place.glob("events.out.tfevents.*"):
-            old.unlink()
-        writer = Writer(str(place))
-        for number, found in run.rounds:
-            for name, value in found.items():
-                writer.add_scalar(name, value, step=number)
-        writer.close()
+    try:
+        for run in runs:
+            place = folder / run.name
+            for old in place.glob("events.out.tfevents.*"):
+                old.unlink()
+            writer = Writer(str(place))
+            for number, found in run.rounds:
+                for name, value in found.items():
+                    writer.add_scalar(name, value, step=number)
+            writer.close()
+    except OSError as error:
+        raise NotWritten(f"{folder} cannot be written: {error.strerror}; name another folder") from error
 
 
 def log_to_mlflow(experiment: str, runs: Iterable[Tracked]) -> None:

@@ -68,7 +68,10 @@ class Bundle:
         if path.stat().st_size > MAX_MANIFEST_BYTES:
             raise ManifestError(f"{path} has more than {MAX_MANIFEST_BYTES} bytes")
         raw = path.read_bytes()
-        return cls(manifest=parse(raw), raw=raw, folder=folder)
+        try:
+            return cls(manifest=parse(raw), raw=raw, folder=folder)
+        except ManifestError as error:
+            raise ManifestError(f"bundle {folder}: {error}") from error
 
     def damaged_parts(self) -> Iterator[tuple[bytes, str]]:
         """The digest and the fault of each part that is missing or has another digest; this reads all files."""

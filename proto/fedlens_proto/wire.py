@@ -1,5 +1,6 @@
 """The encoding of messages in HTTP bodies, common to all calls, and the hosts that are called without TLS."""
 
+import re
 import struct
 from ipaddress import ip_address
 from typing import TypeVar
@@ -49,6 +50,11 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def is_token(text: str) -> bool:
+    """True if a text can be a token: printable ASCII without spaces, which a header can carry, and not empty."""
+    return re.fullmatch("[!-~]+", text) is not None
 
 
 def word(enum: EnumTypeWrapper, value: int) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from urllib.parse import quote, urlencode, urlsplit
 
 from fedlens_proto.programs.statements import Publisher
+from fedlens_proto.wire import is_token
 
 JOIN = "/join"
 MAX_OPERATOR_CHARACTERS = 100
@@ -38,11 +39,14 @@ def enrolment_link(
         ValueError: `server` is not an HTTPS address, `token` is not printable ASCII, `ca` holds no certificate, or a
             text is empty, too long, or not printable.
     """
-    address = urlsplit(server)
-    _ = address.port  # an error where it is above 65535
+    try:
+        address = urlsplit(server)
+        _ = address.port  # an error where it is above 65535
+    except ValueError:
+        address = urlsplit("")  # refused below
     if address.scheme != "https" or not address.hostname or "@" in address.netloc or address.query or address.fragment:
         raise ValueError(f"server: found {server!r}, must look like https://fl.example.org:8443")
-    if not re.fullmatch("[!-~]+", token):
+    if not is_token(token):
         raise ValueError("token: must be printable ASCII without spaces, and not empty")
     certificates = [] if ca is None else _certificates(ca)
     texts = {"operator": (operator, MAX_OPERATOR_CHARACTERS), "purpose": (purpose, MAX_PURPOSE_CHARACTERS)}

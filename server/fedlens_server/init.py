@@ -72,6 +72,8 @@ def initialise(
         admin=admin,
         publishers=_PUBLISHERS if publisher else "",
     )
+    if port == admin_port != 0:
+        raise ConfigError(f"--admin-port: found {admin_port}, the same as --port; clients and operators need two")
     profile = f'url = "https://127.0.0.1:{admin_port}"\n'
     files = {CONFIG: (config.encode(), _PUBLIC)}
     files |= {f"{name}.token": (f"{token}\n".encode(), _SECRET) for name, token in new.items()}
@@ -118,6 +120,11 @@ def make_data(
         if holds_state(address):
             place = folder if address.database is None else address.open_database().place
             raise ConfigError(f"{place}: holds a server's state already; move it away first, or choose another place")
+        if address.bucket is None and any((folder / "blobs").glob("[0-9a-f]" * 64)):
+            raise ConfigError(
+                f"{folder / 'blobs'}: holds blobs of a state, whose database is missing or empty; restore the "
+                "database or a backup, or choose another folder"
+            )
         if not folder.parent.is_dir():
             raise ConfigError(f"{folder}: there is no folder {folder.parent}; mount its disk, or create the folder")
         with closing(Store.open(address)) as store:

@@ -35,7 +35,10 @@ def reported_admin() -> Iterator[None]:
     from fedlens_proto.errors import ProtoError
 
     with reported(FedlensError, ExportError, ProtoError):
-        yield
+        try:
+            yield
+        except UnicodeEncodeError as error:
+            raise FedlensError(f"found {error.object!r}, must be text in UTF-8") from error
 
 
 def admin_client(profile: Path | None) -> "AdminClient":

@@ -46,6 +46,8 @@ def new(
             raise FedlensError(
                 "--qr, --ca and --publisher say how phones join; name the server's address for phones with --server"
             )
+        if server is not None and role in ("read", "operate"):
+            raise FedlensError(f"--server: a link lets phones join, and a token of role {role} lets none; leave it out")
         if server is not None:
             # What is wrong with the link is told before a token is made; it has as many characters as this one.
             probe = link_of(server, "x" * 43, ca, publisher or ())

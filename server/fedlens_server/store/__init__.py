@@ -214,10 +214,10 @@ class Store:
                     "config, or move the state with `fedlens store migrate`"
                 )
             is_file = row.size > MAX_ROW_BYTES and row.object is None
-            if self.database.is_shared and is_file and not self.blobs.files.path(row.digest).is_file():
+            if is_file and not self.blobs.files.path(row.digest).is_file():
                 raise StoreUnusable(
                     f"{self.database.place} names blob {row.digest.hex()}, which is not in {self.folder / 'blobs'}; "
-                    "start the server that has it there, or bring the folder here"
+                    "bring that folder here, or restore a backup"
                 )
             self.blobs.sizes[row.digest] = row.size
             if row.object is not None:

@@ -66,8 +66,8 @@ def holds_state(address: Path | StateAddress) -> bool:
         StoreUnusable: Its database cannot be reached, or holds another program's tables.
     """
     database = StateAddress.of(address).open_database()
-    if isinstance(database, Sqlite):
-        return database.path.is_file()  # a connection would make it
+    if isinstance(database, Sqlite) and not database.path.is_file():
+        return False  # a connection would make it
     engine = database.engine()
     try:
         with usable(database), engine.connect() as connection:

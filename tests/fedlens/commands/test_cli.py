@@ -74,3 +74,35 @@ def test_a_wrong_value_of_an_option_is_told_in_our_words(command: tuple[str, ...
 )
 def test_a_seed_that_no_generator_takes_is_refused(command: list[str]) -> None:
     assert "4294967295" in error_text(fedlens(*command, "--seed", 1 << 32), status=2)
+
+
+def run(*arguments: str, output: int = subprocess.PIPE, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """The command as a process."""
+    program = [Path(sys.executable).parent / "fedlens", *arguments]
+    return subprocess.run(program, env=os.environ | variables, stdout=output, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_full_disk_for_the_output_is_told_in_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = run("--help", output=full.fileno())
+
+    assert done.returncode == 1
+    assert done.stderr == "fedlens: the output cannot be written: No space left on device\n"
+
+
+def test_a_terminal_that_lacks_letters_shows_the_others(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("abc")
+    link = ("link", "--server", "https://fl.example.org", "--token-file", str(tmp_path / "token"), "--qr")
+
+    done = run(*link, PYTHONIOENCODING="latin-1")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("https://fl.example.org/join#token=abc\n")
+
+
+def test_a_table_needs_no_output() -> None:
+    program = (
+        "import sys\nsys.stdout = None\nfrom fedlens.reports.tables import print_table\nprint_table(['a'], [['b']])"
+    )
+
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stderr == ""

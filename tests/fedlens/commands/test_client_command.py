@@ -130,7 +130,7 @@ def test_a_client_needs_publishers_or_trust_in_the_server(tmp_path: Path, both: 
     [
         ([], "is not enrolled with https://127.0.0.1:1 yet; give an enrolment token (--token-file FILE)"),
         (["--token-file", "gone"], "gone cannot be read as an enrolment token"),
-        (["--token-file", os.devnull], f"{os.devnull} is empty"),
+        (["--token-file", os.devnull], f"{os.devnull} holds no enrolment token"),
         (["--server", "http://fl.example.org"], "plain HTTP would show the secret"),
         (["--photos", "nowhere"], "nowhere is no folder"),
         (["--photos", "empty"], "empty holds no photo: put photos"),

@@ -93,20 +93,29 @@ def test_what_serve_init_wrote_makes_a_link(tmp_path: Path) -> None:
     "server",
     [
         *("fl.example.org", "http://fl.example.org", "https://me@fl.example.org"),
-        *("https://fl.example.org?a=b", "https://fl.example.org#a", "https://", "https://["),
+        *("https://fl.example.org?a=b", "https://fl.example.org#a", "https://", "https://[", "https://h:99999"),
     ],
 )
 def test_an_address_that_no_phone_would_join_is_refused(server: str, token_file: Path) -> None:
     printed = link(server, token_file)
 
-    assert error_text(printed).startswith("fedlens: ")
+    assert error_text(printed).startswith(f"fedlens: server: found {server!r}, must look like https://")
     assert printed.stdout == ""
 
 
 def test_a_file_without_what_it_is_to_hold_is_named(tmp_path: Path, token_file: Path) -> None:
     (tmp_path / "empty").write_text("\n")
 
-    assert "is empty; it must hold an enrolment token" in error_text(link("https://a.org", tmp_path / "empty"))
+    (tmp_path / "two").write_text("abc\nhttps://a.org/join#token=abc\n")
+    (tmp_path / "binary").write_bytes(b"\xd0\xff")
+
+    for name in ("empty", "two"):
+        assert f"{name} holds no enrolment token, which is one line of" in error_text(
+            link("https://a.org", tmp_path / name)
+        )
+    told = error_text(link("https://a.org", token_file, tmp_path / "binary"))
+    assert "--ca: " in told
+    assert "binary cannot be read as a certificate (PEM): it is no text" in told
     assert "cannot be read as an enrolment token" in error_text(link("https://a.org", tmp_path / "gone"))
     assert "holds no certificate" in error_text(link("https://a.org", token_file, tmp_path / "empty"))
     assert "gone.pem" in error_text(link("https://a.org", token_file, tmp_path / "gone.pem"))

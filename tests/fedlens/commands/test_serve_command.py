@@ -157,6 +157,28 @@ def test_a_server_whose_data_disk_is_missing_ends_with_the_reason_and_makes_no_s
     assert not (folder / "data").exists()
 
 
+def test_an_empty_database_is_no_state_and_blobs_beside_it_stay(folder: Path) -> None:
+    blob = folder / "data" / "blobs" / ("0f" * 32)
+    blob.write_bytes(b"a model")
+    (folder / "data" / "server.sqlite3").write_bytes(b"")
+    for left in (folder / "data").glob("server.sqlite3-*"):
+        left.unlink()
+    config = ("serve", "--config", folder / "fedlens.toml")
+
+    refused, again = error_text(fedlens(*config)), error_text(fedlens(*config, "--new-data"))
+
+    assert "data holds no server's state" in refused
+    assert "holds blobs of a state, whose database is missing or empty; restore" in again
+    assert blob.read_bytes() == b"a model"
+
+
+def test_two_ports_that_are_one_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    refused = fedlens("serve", "--init", tmp_path / "new", "--port", "7000", "--admin-port", "7000")
+
+    assert "--admin-port: found 7000, the same as --port" in error_text(refused)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_new_state_is_made_for_a_config_where_there_is_none_and_only_there(folder: Path) -> None:
     (folder / "data").rename(folder / "unmounted")
     made, again = [fedlens("serve", "--new-data", "--config", folder / "fedlens.toml") for _ in range(2)]

@@ -120,6 +120,18 @@ async def test_what_cannot_be_is_refused_by_name_and_makes_no_token(
     assert "'a'" not in (await operate("audit")).output
 
 
+@pytest.mark.parametrize("role", ["read", "operate"])
+async def test_an_operators_token_is_no_link_for_phones(operate: Command, role: str) -> None:
+    refused = await operate("token", "new", "kim", "--role", role, "--server", "https://fl.example.org")
+
+    assert f"a token of role {role} lets none; leave it out" in error_text(refused)
+    assert "kim" not in (await operate("token", "list")).stdout
+
+
+async def test_a_name_that_is_no_text_is_named(operate: Command) -> None:
+    assert r"found 'ph\udcff', must be text in UTF-8" in error_text(await operate("token", "revoke", "ph\udcff"))
+
+
 def test_a_token_without_a_role_or_a_profile_is_refused() -> None:
     assert "--role" in error_text(fedlens("token", "new", "a"), status=2)
     assert "no server is given" in error_text(fedlens("token", "list", FEDLENS_ADMIN=None))

@@ -16,6 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 
 from fedlens.reports import tracking
 from fedlens.reports.tracking import (
+    NotWritten,
     Tracked,
     TrackerMissing,
     check_installed,
@@ -97,3 +98,10 @@ def test_a_tool_that_is_missing_is_named_before_any_work(monkeypatch: pytest.Mon
     check_installed(tensorboard=True, mlflow=False)
     with pytest.raises(TrackerMissing, match="mlflow is not installed: pip install mlflow"):
         check_installed(tensorboard=True, mlflow=True)
+
+
+def test_a_file_in_place_of_the_folder_of_tensorboard_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(NotWritten, match=r"file cannot be written: .*; name another folder"):
+        write_tensorboard(tmp_path / "file", [RUN])

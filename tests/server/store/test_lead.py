@@ -206,7 +206,7 @@ def test_a_server_whose_folder_lacks_the_blobs_of_its_database_does_not_start(cl
     with closing(Store.open(address)) as store:
         digest = put(store, bytes(100_000)).hex()
 
-    with pytest.raises(StoreUnusable, match=f"names blob {digest}, which is not in .*second/blobs; start the server"):
+    with pytest.raises(StoreUnusable, match=f"names blob {digest}, which is not in .*second/blobs; bring"):
         Store.open(StateAddress(folder=tmp_path / "second", database=address.database))
 
 

@@ -408,3 +408,17 @@ def test_a_writer_that_cannot_go_on_says_so_and_takes_nothing_more(store: Store)
     assert broken.wait(timeout=10)
     with pytest.raises(Unavailable):
         store.submit(lambda transaction: None)
+
+
+def test_a_state_without_one_of_its_blobs_is_not_taken_up(tmp_path: Path) -> None:
+    with closing(Store.open(tmp_path)) as store:
+        kept, lost = put(store, LARGE), put(store, LARGE[::-1])
+        places = [store.blobs.files.path(each.digest) for each in (kept, lost)]
+    places[1].rename(tmp_path / "elsewhere")
+
+    with pytest.raises(StoreUnusable, match=f"names blob {lost.digest.hex()}, which is not in .*or restore a backup"):
+        Store.open(tmp_path)
+
+    assert places[0].is_file()
+    (tmp_path / "elsewhere").rename(places[1])
+    Store.open(tmp_path).close()

@@ -165,7 +165,7 @@ def restore(backup: Place, data: Path) -> Backup:
     The database comes last, so that no server takes up half a state.
 
     Raises:
-        StoreUnusable: As `check`; or `data` is not empty or cannot be written.
+        StoreUnusable: As `check`; or `data` is not empty or cannot be written. Nothing is left in `data`.
     """
     kept = _Kept(backup)
     about = kept.about()
@@ -173,17 +173,24 @@ def restore(backup: Place, data: Path) -> Backup:
     try:
         if data.exists() and any(data.iterdir()):
             raise StoreUnusable(f"{data} is not empty; name a new folder, or move what is in it away")
+    except OSError as error:
+        raise StoreUnusable(f"{error.filename or data}: {error.strerror}") from error
+    try:
         (data / BLOBS).mkdir(parents=True, exist_ok=True, mode=0o700)
         data.chmod(0o700)
         kept.write_database(about, database)
         for blob in sorted(_named(database)):
             if copied_into(data / BLOBS / blob, kept.pieces(f"{BLOBS}/{blob}")) != blob:
-                raise kept.damaged(f"{BLOBS}/{blob}", f", and remove {data}")
+                raise kept.damaged(f"{BLOBS}/{blob}")
         sync(data / BLOBS)
         database.rename(data / DATABASE_FILE)
         sync(data)
-    except OSError as error:
-        raise StoreUnusable(f"{error.filename or data}: {error.strerror}") from error
+    except BaseException as error:
+        shutil.rmtree(data / BLOBS, ignore_errors=True)
+        database.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise StoreUnusable(f"{error.filename or data}: {error.strerror}") from error
+        raise
     return about
 
 
@@ -235,8 +242,8 @@ class _Kept:
             reason = error.strerror if isinstance(error, OSError) else error
             raise StoreUnusable(f"{self._place / key} cannot be read: {reason}; take an earlier backup") from error
 
-    def damaged(self, key: str, advice: str = "") -> StoreUnusable:
-        return StoreUnusable(f"{self._place / key} is damaged; take an earlier backup{advice}")
+    def damaged(self, key: str) -> StoreUnusable:
+        return StoreUnusable(f"{self._place / key} is damaged; take an earlier backup")
 
 
 def _files(place: Place) -> Files:

@@ -120,7 +120,7 @@ def test_damage_is_found_and_nothing_that_a_server_would_take_up_is_written(
     with pytest.raises(StoreUnusable, match=f"{path} is damaged"):
         backups.restore(saved, tmp_path / "new")
 
-    assert not (tmp_path / "new" / "server.sqlite3").exists()
+    assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_a_place_of_backups_is_told_apart_from_a_backup_and_from_nothing(
@@ -140,13 +140,16 @@ def test_a_place_of_backups_is_told_apart_from_a_backup_and_from_nothing(
     assert str(of_another.value).endswith(f"00.000000Z; name one of the 2 beside it: {first}, {last}")
 
 
-def test_a_missing_blob_is_named(store: Store, folder: Path) -> None:
+def test_a_missing_blob_is_named(store: Store, folder: Path, tmp_path: Path) -> None:
     digest = put(store, LARGE)
     saved = folder / backups.make(store.address, folder, 0.0).name
     (folder / "blobs" / digest.hex()).unlink()
 
     with pytest.raises(StoreUnusable, match=f"{digest.hex()} cannot be read"):
         backups.check(saved)
+    with pytest.raises(StoreUnusable, match=f"{digest.hex()} cannot be read"):
+        backups.restore(saved, tmp_path / "new")
+    assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_nothing_is_restored_over_what_is_there(store: Store, folder: Path) -> None:
@@ -278,4 +281,4 @@ def test_damage_in_a_bucket_is_found(store: Store, gateway: Gateway, tmp_path: P
 
     with pytest.raises(StoreUnusable, match=f"{place}/blobs/{digest.hex()} is damaged"):
         backups.restore(saved, tmp_path / "new")
-    assert not (tmp_path / "new" / "server.sqlite3").exists()
+    assert list((tmp_path / "new").iterdir()) == []
