@@ -180,7 +180,7 @@ public class FedLens private constructor(
         }
     }
 
-    /** Close the client and the album. Another may be created then. */
+    /** Close the client, as [FedLensClient.close] does, and the album. Another may be created then. */
     override fun close() {
         synchronized(FedLens) { if (current === this) current = null }
         scope.cancel()

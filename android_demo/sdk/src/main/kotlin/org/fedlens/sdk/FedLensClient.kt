@@ -295,7 +295,8 @@ public class FedLensClient internal constructor(
 
     /**
      * Stop running work and release the folder for other processes; results stay. Waiting calls end with a
-     * [CancellationException]. Callbacks must not call it.
+     * [CancellationException]. Callbacks must not call it, and neither should the main thread: it waits for the step of
+     * training that runs.
      */
     override fun close() {
         synchronized(lock) {
