@@ -145,8 +145,8 @@ async def over_http(
 
 
 async def in_a_study(fleet: FleetConfig, settings_json: str, bundles: list[Path]) -> RunResult:
-    """The task as `fedlens compare` tells of it."""
-    return await running.run(fleet, settings_json, tuple(bundles))
+    """The task as `fedlens compare` tells of it, without clusters, which no server tells."""
+    return replace(await running.run(fleet, settings_json, tuple(bundles)), clusters={})
 
 
 async def both(

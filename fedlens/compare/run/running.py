@@ -84,14 +84,14 @@ class RunResult:
     Attributes:
         shown: The task as an operator sees it, without its rounds' times.
         model: The global model; None if the method has none, or one that is not one blob.
-        clusters: The number of each client's cluster by the client's id; empty if the method has none on the server.
         examined: `Examination.values`; None if clients are not people.
+        clusters: The number of each client's cluster by the client's id; empty if the method has none on the server.
     """
 
     shown: admin_pb2.ShowTaskResponse
     model: bytes | None
-    clusters: Mapping[bytes, int]
     examined: list[dict[str, Any]] | None = None
+    clusters: Mapping[bytes, int] = field(default_factory=dict[bytes, int])
 
 
 async def run(
@@ -375,7 +375,7 @@ def _result(federation: Federation, examination: Examination | None) -> RunResul
         result.ClearField("ended_at")
     (task,) = federation.tasks.values()
     clusters = {client: own[OWN_CLUSTER] for client, own in task.values.clients.items() if OWN_CLUSTER in own}
-    return RunResult(shown, _model(federation), clusters, None if examination is None else examination.values)
+    return RunResult(shown, _model(federation), None if examination is None else examination.values, clusters)
 
 
 def _model(federation: Federation) -> bytes | None:
