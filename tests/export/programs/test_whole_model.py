@@ -227,7 +227,8 @@ def test_another_form_is_refused_with_those_that_there_are(form: str, named: str
 def test_a_form_whose_tools_are_not_installed_is_refused_with_the_cure(
     monkeypatch: pytest.MonkeyPatch, form: str, named: str
 ) -> None:
-    monkeypatch.setattr(whole_model, "find_spec", lambda name: None)
+    for module in (whole_model, onnx_program):
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
 
     with pytest.raises(NotExportable, match=rf"{form} needs {named} here; run pip install 'fedlens\[export\]'"):
         whole_model.check_form(form)
