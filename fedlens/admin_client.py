@@ -243,10 +243,7 @@ class AdminClient:
         """Have the server do what it answers without a message."""
         with self._request(method, path) as answer:
             if answer.status != http.HTTPStatus.NO_CONTENT:
-                raise AdminError(
-                    f"{self._profile.url} answered {answer.status} {answer.reason}, which is no answer of FedLens; is "
-                    "the url right?"
-                )
+                raise AdminError(_foreign(self._profile.url, answer))
 
     def _call(
         self,
@@ -364,13 +361,17 @@ def _task_path(task: str, rest: str = "") -> str:
     return f"/v1/admin/tasks/{quote(task, safe='')}{rest}"
 
 
+def _foreign(url: str, answer: http.client.HTTPResponse) -> str:
+    return f"{url} answered {answer.status} {answer.reason}, which is no answer of FedLens; is the url right?"
+
+
 def _refusal(url: str, answer: http.client.HTTPResponse) -> str:
     try:
         fault = wire.decode(error_pb2.Error, answer.read())
     except WireError:
         fault = error_pb2.Error()
     if not fault.code:
-        return f"{url} answered {answer.status} {answer.reason}, which is no answer of FedLens; is the url right?"
+        return _foreign(url, answer)
     if answer.status == http.HTTPStatus.UNAUTHORIZED:
         return f"{url} does not accept the token: {fault.message}"
     return f"{url} refused ({fault.code}): {fault.message}"

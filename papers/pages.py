@@ -80,19 +80,19 @@ class Numbers:
         """How far two methods' clusters agree, by the adjusted Rand index: 1: the same; about 0: as by chance."""
         own, others = (self._clusters(study, each) for each in (label, other))
         found = []
-        for seed in own.keys() & others.keys():
+        for seed in sorted(own.keys() & others.keys()):
             one, two = (
                 {client: i for i, cluster in enumerate(clusters) for client in cluster["clients"]}
                 for clusters in (own[seed], others[seed])
             )
             both = sorted(one.keys() & two.keys())
             found.append(float(adjusted_rand_score([one[each] for each in both], [two[each] for each in both])))
-        return in_words(found)
+        return over_seeds(found)
 
     def classes(self, study: str, label: str) -> str:
         """The number of classes of which a cluster's clients have photos, mean over clusters."""
         runs = self._clusters(study, label).values()
-        return in_words([fmean(np.count_nonzero(cluster["photos"]) for cluster in clusters) for clusters in runs])
+        return over_seeds([fmean(np.count_nonzero(cluster["photos"]) for cluster in clusters) for clusters in runs])
 
     def sent(self, study: str, label: str) -> str:
         """The bytes that a client sends in a round in which it trains."""
@@ -173,7 +173,7 @@ class Numbers:
         return next((each for each in found if each.label == label), None)
 
 
-def in_words(values: Sequence[float]) -> str:
+def over_seeds(values: Sequence[float]) -> str:
     """The mean of one value for each seed, with its deviation: `0.37 ± 0.12`; a dash for none."""
     if not values:
         return MISSING

@@ -1,6 +1,6 @@
 """A model as a pure function of its tensors, and the description of these tensors."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,12 +66,12 @@ class Network:
     @property
     def weights(self) -> Tensors:
         """The parameters, which gradients train, sorted by name."""
-        return _plain(self.module.named_parameters())
+        return plain(self.module.named_parameters())
 
     @property
     def buffers(self) -> Tensors:
         """The buffers, which gradients do not train, sorted by name."""
-        return _plain(self.module.named_buffers())
+        return plain(self.module.named_buffers())
 
     @property
     def has_batch_norm(self) -> bool:
@@ -234,7 +234,7 @@ def check_logits(found: Any, classes: int) -> None:
         )
 
 
-def _plain(named: Iterator[tuple[str, Tensor]]) -> Tensors:
+def plain(named: Iterable[tuple[str, Tensor]]) -> Tensors:
     """Tensors sorted by name, laid out as a file has them."""
     return {name: tensor.detach().contiguous() for name, tensor in sorted(named, key=lambda each: each[0])}
 

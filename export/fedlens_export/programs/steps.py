@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +10,17 @@ from torch.func import functional_call
 
 from fedlens_export.errors import NotExportable
 from fedlens_export.hyper import ROLES, Hyper
-from fedlens_export.network import COUNTER, DTYPES, PRESENT, Network, Normalisation, References, Tensors, check_dtype
+from fedlens_export.network import (
+    COUNTER,
+    DTYPES,
+    PRESENT,
+    Network,
+    Normalisation,
+    References,
+    Tensors,
+    check_dtype,
+    plain,
+)
 from fedlens_export.objectives.objective import ALL, Batch, Objective, Reference, Sizes, Train, without_padding
 from fedlens_export.programs import optimisers
 from fedlens_export.programs.optimisers import Optimiser
@@ -100,13 +111,14 @@ def hyper(objective: Objective, optimiser: Optimiser) -> dict[str, Hyper]:
     further = [(_optimiser(train, optimiser), train.objective) for train in objective.trains]
     found: dict[str, Hyper] = {}
     for one, other in [(optimiser, objective), *further]:
-        names = {h.name for h in one.hyper}
+        own = set[str]()
         for h in (*one.hyper, *other.hyper):
-            if found.setdefault(h.name, h) != h or (h in other.hyper and h.name in names):
+            if h.name in own or found.setdefault(h.name, h) != h:
                 raise NotExportable(
                     f"objective {objective.name!r} has a hyper-parameter {h.name!r}, which another part of its "
                     "programs has too; give it another name"
                 )
+            own.add(h.name)
     return found
 
 
@@ -295,8 +307,9 @@ def frozen_tensors(backbone: nn.Module) -> Tensors:
     Raises:
         NotExportable: One has a dtype that no file of tensors has.
     """
-    named = {**dict(backbone.named_parameters()), **dict(backbone.named_buffers())}
-    used = {name: tensor.detach().contiguous() for name, tensor in sorted(named.items()) if not name.endswith(COUNTER)}
+    used = plain(
+        each for each in chain(backbone.named_parameters(), backbone.named_buffers()) if not each[0].endswith(COUNTER)
+    )
     for name, tensor in used.items():
         check_dtype(name, tensor)
     return used

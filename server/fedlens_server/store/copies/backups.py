@@ -17,7 +17,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -173,24 +173,22 @@ def restore(backup: Place, data: Path) -> Backup:
     try:
         if data.exists() and any(data.iterdir()):
             raise StoreUnusable(f"{data} is not empty; name a new folder, or move what is in it away")
+        with ExitStack() as failed:
+            (data / BLOBS).mkdir(parents=True, exist_ok=True, mode=0o700)
+            failed.callback(shutil.rmtree, data / BLOBS, ignore_errors=True)
+            for written in (database, data / DATABASE_FILE):
+                failed.callback(written.unlink, missing_ok=True)
+            data.chmod(0o700)
+            kept.write_database(about, database)
+            for blob in sorted(_named(database)):
+                if copied_into(data / BLOBS / blob, kept.pieces(f"{BLOBS}/{blob}")) != blob:
+                    raise kept.damaged(f"{BLOBS}/{blob}")
+            sync(data / BLOBS)
+            database.rename(data / DATABASE_FILE)
+            sync(data)
+            failed.pop_all()
     except OSError as error:
         raise StoreUnusable(f"{error.filename or data}: {error.strerror}") from error
-    try:
-        (data / BLOBS).mkdir(parents=True, exist_ok=True, mode=0o700)
-        data.chmod(0o700)
-        kept.write_database(about, database)
-        for blob in sorted(_named(database)):
-            if copied_into(data / BLOBS / blob, kept.pieces(f"{BLOBS}/{blob}")) != blob:
-                raise kept.damaged(f"{BLOBS}/{blob}")
-        sync(data / BLOBS)
-        database.rename(data / DATABASE_FILE)
-        sync(data)
-    except BaseException as error:
-        shutil.rmtree(data / BLOBS, ignore_errors=True)
-        database.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise StoreUnusable(f"{error.filename or data}: {error.strerror}") from error
-        raise
     return about
 
 

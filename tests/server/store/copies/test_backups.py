@@ -1,3 +1,5 @@
+import errno
+import os
 import signal
 import subprocess
 import sys
@@ -148,6 +150,25 @@ def test_a_missing_blob_is_named(store: Store, folder: Path, tmp_path: Path) -> 
     with pytest.raises(StoreUnusable, match=f"{digest.hex()} cannot be read"):
         backups.check(saved)
     with pytest.raises(StoreUnusable, match=f"{digest.hex()} cannot be read"):
+        backups.restore(saved, tmp_path / "new")
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_restore_that_fails_at_its_very_end_leaves_nothing(
+    store: Store, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, LARGE)
+    saved = folder / backups.make(store.address, folder, 0.0).name
+    sync = backups.sync
+
+    def full(path: Path) -> None:
+        if path == tmp_path / "new":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        sync(path)
+
+    monkeypatch.setattr(backups, "sync", full)
+
+    with pytest.raises(StoreUnusable, match="new: Input/output error"):
         backups.restore(saved, tmp_path / "new")
     assert list((tmp_path / "new").iterdir()) == []
 
