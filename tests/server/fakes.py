@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
+from threading import Event, Lock
 from typing import Any, Self
 
 import numpy as np
@@ -44,6 +45,22 @@ PHONE = enrolment_pb2.Capabilities(
 )
 SEED = "5eed" * 16
 SETTINGS = {"method": "fedavg", "rounds": 3, "population": 2, "deadline_s": 60, "seed": SEED}
+
+
+class WatchedLock:
+    """A lock that tells when one thread waits for another to let it go."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self.wanted = Event()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.wanted.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 class ManualClock:

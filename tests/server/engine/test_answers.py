@@ -7,7 +7,7 @@ import pytest
 
 from fedlens_server.engine.arrivals import answers
 from fedlens_server.engine.arrivals.answers import Answer, Answers
-from tests.server.fakes import ALICE, BOB, CAROL, client_ids
+from tests.server.fakes import ALICE, BOB, CAROL, WatchedLock, client_ids
 
 REST, WORK = Answer("wait-rest", 1), Answer("assignment", 1)
 
@@ -84,13 +84,19 @@ def test_a_forgotten_client_leaves_no_answer() -> None:
 def test_a_client_that_is_forgotten_while_room_is_made_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "MOST_CLIENTS", 2)
     found = Answers()
-    forgetting = Thread(target=found.forget, args=(BOB,))
+    found._changing = lock = WatchedLock()  # type: ignore[assignment]
+
+    def forget() -> None:
+        found.forget(BOB)
+        lock.wanted.set()
+
+    forgetting = Thread(target=forget)
 
     class Meeting(dict[int, int]):
         def __iter__(self) -> Iterator[int]:
             oldest = super().__iter__()
             forgetting.start()
-            forgetting.join(0.1)  # time in which it would change this dictionary, if it did not wait
+            lock.wanted.wait()  # by then it would have changed this dictionary, if it did not wait
             return oldest
 
     found._last = Meeting()

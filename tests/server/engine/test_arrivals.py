@@ -384,6 +384,19 @@ def test_a_restart_keeps_members_their_downloads_and_the_time_that_is_left(serve
     assert server.task.round.deadline == server.clock.elapsed() + 600
 
 
+def test_a_clock_that_is_set_back_before_a_restart_makes_no_round_longer(server: Arrivals) -> None:
+    server.take(goal=3, deadline_s=3600, member_deadline_s=600)
+    assert server.has_place(ALICE)
+    server.clock.wind(3500)
+    server.clock.jump(-86_400)
+
+    server.reopen()
+
+    assert server.task.round is not None
+    assert server.task.round.deadline == server.clock.elapsed() + 3600
+    assert server.task.round.started == server.clock.elapsed()
+
+
 def test_who_took_part_before_a_restart_still_rests_after_it(server: Arrivals) -> None:
     server.take(goal=1, min_reports=1, rest=3)
     server.report(ALICE)

@@ -1,7 +1,7 @@
 """Tasks that go back to an earlier round, and models that are released."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from fedlens_server.planning.task_settings import SettingsError
 from tests.server.bundles import tiny_bundle
 from tests.server.engine.arrivals import Arrivals
 from tests.server.engine.test_control import finds
-from tests.server.fakes import ALICE, BOB, CAROL, DAVE, EVALUATORS, EVE, Bench, evaluation_of
+from tests.server.fakes import ALICE, BOB, CAROL, DAVE, EVALUATORS, EVE, Bench, WatchedLock, evaluation_of
 from tests.server.methods.test_feddyn import dynamic
 
 KIM = Operator(name="kim", role=admission_pb2.TOKEN_ROLE_OPERATE)
@@ -63,10 +63,13 @@ def test_a_model_is_not_looked_up_while_a_commit_changes_phase_and_state(server:
     server.take(goal=1, rounds=5, rest=0, clip=False)
     commit(server)
 
+    server.task.moving = lock = WatchedLock()  # type: ignore[assignment]
     with ThreadPoolExecutor(1) as other:
-        with server.task.moving:
+        with lock:
             asked = other.submit(used, server)
-            early, _ = wait([asked], timeout=0.2)
+            asked.add_done_callback(lambda _: lock.wanted.set())
+            lock.wanted.wait()
+            early = asked.done()
         found = asked.result()
 
     assert not early
