@@ -35,8 +35,8 @@ def photos_of(source: str, cache: Path) -> Path:
         cache: Folder for data sets, created if needed.
 
     Raises:
-        SourceUnavailable: The folder or table is missing, the data set cannot be downloaded, or the cache cannot be
-            written.
+        SourceUnavailable: The folder or table is missing, the data set cannot be downloaded or needs a package that is
+            not installed, or the cache cannot be written.
     """
     if source not in NAMES:
         if Path(source).is_dir() or (source.lower().endswith(".csv") and Path(source).is_file()):
@@ -49,6 +49,10 @@ def photos_of(source: str, cache: Path) -> Path:
     if not folder.is_dir():
         try:
             _write_once(folder, write_digits if source == "digits" else lambda new: _write_set(source, new, cache))
+        except ModuleNotFoundError as error:
+            raise SourceUnavailable(
+                f"{source} needs {error.name}, not installed here; run pip install 'fedlens[demo]', or give a folder"
+            ) from error
         except OSError as error:
             raise SourceUnavailable(f"{source} cannot be written to {folder}: {error}") from error
     return folder

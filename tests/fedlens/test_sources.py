@@ -1,6 +1,7 @@
 import gzip
 import pickle
 import struct
+import sys
 import tarfile
 from collections.abc import Iterator
 from functools import partial
@@ -186,6 +187,14 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(SourceUnavailable, match=r"digits cannot be written to .*cache"):
         photos_of("digits", tmp_path / "cache")
+
+
+def test_without_scikit_learn_the_digits_name_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+
+    with pytest.raises(SourceUnavailable, match=r"digits needs sklearn.datasets, .* run pip install 'fedlens\[demo\]'"):
+        photos_of("digits", tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_data_sets_are_kept_where_the_system_keeps_what_may_be_deleted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from fedlens_proto import plans, wire
 from fedlens_proto.v1 import admin_pb2
 from fedlens_server.engine import evaluation, method_calls, rounds, vetting
 from fedlens_server.engine.arrivals import participation
+from fedlens_server.engine.cohorts.cohort import everybody
 from fedlens_server.engine.cohorts.endings import Outcome
 from fedlens_server.engine.cohorts.members import Member, Round, RoundKey
 from fedlens_server.engine.method_calls import MethodFailed, of_method
@@ -129,7 +130,10 @@ def _aggregate(federation: Federation, task: Task, current: Round, open_blobs: E
     if current.phase >= task.method_phases:
         return Outcome(PreparedState(task.values), "", excluded)
     phase = task.phases[current.phase]
-    population = participation.population(federation, task) if settings.by_arrival else current.population
+    if settings.by_arrival:
+        population = participation.population(federation, task)
+    else:
+        population = everybody(federation, task, current.population)
     tools = method_calls.tools(federation, task, current.phase, current.number, population)
 
     def checked(call: Callable[[], T]) -> T:

@@ -298,10 +298,8 @@ def _clustered(task: TaskPlan, chosen: Mapping[str, Any], rounds: int) -> Method
     name = chosen["clustering"]
     if name == LABELS:
         return None
-    for option in ("labels", "epsilon", "random_images", "balanced"):
-        if chosen[option] != fedconcat_settings.OPTIONS[option].default:
-            allowed = f'left out, since options.clustering is "{name}"'
-            raise SettingsError(f"options.{option}", repr(chosen[option]), allowed)
+    of_labels = ("labels", "epsilon", "random_images", "balanced")
+    options.need_default(chosen, fedconcat_settings.OPTIONS, of_labels, f'options.clustering is "{name}"')
     if chosen["clusters"] == ELBOW:
         raise SettingsError("options.clusters", f'"{ELBOW}"', f'a number, since options.clustering is "{name}"')
     definition = CLUSTERED_BY[name]

@@ -7,7 +7,7 @@ Paper: Acar et al., ICLR 2021, https://arxiv.org/abs/2111.04263, Algorithm 1.
     theta_k^t       values["weights"]           model of client k after its local training
     grad L_k        clients[id]["dual"]         client k's dual, 0 at first; the reference `dual`; objective `dynamic`
     h^t             shared["duals"] / m         mean of all duals
-    m               tools.population            all clients of the task
+    m               clients_of_mean             all clients of the task
     P_t             updates                     clients whose updates arrived
     alpha           hyper-parameter alpha       strength of the pull, > 0; the same for the clients of all bundles
 
@@ -31,7 +31,7 @@ import numpy as np
 from fedlens_proto.blob import Array
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_proto.v1 import manifest_pb2
-from fedlens_server.methods.arithmetic.client_sums import COUNTED, Computed, current_sum
+from fedlens_server.methods.arithmetic.client_sums import COUNTED, Computed, clients_of_mean, current_sum
 from fedlens_server.methods.arithmetic.linear_combination import (
     LazyTensor,
     Tensor,
@@ -124,14 +124,14 @@ class _FedDyn:
         taken = [replace(update, num_examples=1) for update in with_photos(updates)]
         before, duals = state.shared[GLOBAL], dict(current_sum(state, DUALS, DUAL))
         new = average_set(taken, before)
-        m = max(len(tools.population), len(taken))
+        own = {update.client: {DUAL: self._dual(state, update)} for update in taken} if self.on_server else {}
+        after = state.with_clients(own)
+        m = clients_of_mean(after, DUAL, {*tools.population, *(update.client for update in taken)})
         for name in self.trained:
             like = before[name]
             sent = [LazyTensor(update.sent[GLOBAL], name, like.shape, like.dtype) for update in taken]
             duals[name] = with_changes(duals[name], uploaded(taken, name, like), sent, self.alpha)
             new[name] = corrected(new[name], duals[name], m, self.alpha)
-        own = {update.client: {DUAL: self._dual(state, update)} for update in taken} if self.on_server else {}
-        after = state.with_clients(own)
         counted = sum(DUAL in entries for entries in after.clients.values())
         return after.with_shared(**{GLOBAL: new, DUALS: duals, COUNTED: counted})
 

@@ -59,6 +59,7 @@ MODEL = "model"  # client state; also an entry of each client of the last round
 PREFERENCES, OTHERS, ROUND = "preferences", "others", "round"
 OWN, LOSSES, GAIN = "own", "losses", "gain"
 LESS_RANDOM = 0.05
+MOST = 1e30  # of a preference: float32 holds it, whatever gains a client claims
 NOBODY = -1
 NEWCOMER = -1  # row of `others` for clients without a slot: the last one
 OPTIONS = {
@@ -89,12 +90,12 @@ def with_gains(preferences: Matrix, row: int, others: Sequence[int], gains: Arra
         preferences: float64[N, N].
         row: Of the client.
         others: The row of the client whose model each of its downloads was; `NOBODY`: there was none.
-        gains: float[K], K at least as many; one that is not finite counts 0.
+        gains: float[K], K at least as many; one that is not finite counts 0, and sums stay within `MOST`.
     """
     result = preferences.copy()
     for other, gain in zip(others, gains, strict=False):
         if other != NOBODY and np.isfinite(gain):
-            result[row, other] += float(gain)
+            result[row, other] = np.clip(result[row, other] + float(gain), -MOST, MOST)
     return result
 
 

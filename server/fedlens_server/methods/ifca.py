@@ -70,7 +70,7 @@ MODELS, GRADIENTS = "models", "gradients"
 OPTIONS = {
     "clusters": options.whole(1, 64),
     "averaging": options.choice(MODELS, GRADIENTS),
-    "server_rate": options.number(0, 1000, default=1.0),
+    "server_rate": options.number(1e-6, 1000, default=1.0),
     "share_extractor": options.flag(default=False),
 }
 
@@ -205,6 +205,8 @@ def for_task(task: TaskPlan) -> Method:
     chosen = task.options
     bundles.need_no_references(task)
     need_comparison(task, "least")
+    if chosen["averaging"] == MODELS:
+        options.need_default(chosen, OPTIONS, ["server_rate"], f'options.averaging is "{MODELS}"')
     clusters = bundles.room(task, "clusters", chosen["clusters"])
     if chosen["share_extractor"]:
         bundles.need_tensors(task, bundles.EXTRACTOR, "layers before the classifier")

@@ -313,9 +313,13 @@ def for_task(task: TaskPlan) -> Method:
 
     Raises:
         SettingsError: The bundles have another objective, lack a program or public photos; or, with `weight`, they
-            differ.
+            differ; or an option has no effect beside the others.
     """
     chosen = dict(task.options)
+    if chosen["variant"] == REFERENCE:
+        options.need_default(chosen, OPTIONS, ["step"], f'options.variant is "{REFERENCE}"')
+    if chosen["weight"]:
+        options.need_default(chosen, OPTIONS, ["distil_epochs"], "options.weight is true")
     epochs, weight = chosen.pop("distil_epochs"), chosen["weight"]
     own: tuple[str, ...] = ()
     if weight:

@@ -8,7 +8,7 @@ Paper: Karimireddy et al., ICML 2020, https://arxiv.org/abs/1910.06378, Algorith
     c_i       clients[id]["control"]       control variate of client i, 0 at first
     c         shared["controls"] / N       mean of all control variates
     c_i - c   download `control`           the reference `dual` of objective `dynamic`, with alpha 0
-    N         tools.population             all clients of the task
+    N         clients_of_mean              all clients of the task
     S         updates                      clients whose updates arrived
     K         plain_sgd.steps_of           local steps, which follow from the client's number of examples
     eta_l     learning rates               of the bundle's SGD, by the role of a tensor
@@ -30,7 +30,7 @@ import numpy as np
 from fedlens_proto.blob import Array
 from fedlens_proto.v1 import manifest_pb2
 from fedlens_server.methods.arithmetic import plain_sgd
-from fedlens_server.methods.arithmetic.client_sums import COUNTED, Computed, current_sum
+from fedlens_server.methods.arithmetic.client_sums import COUNTED, Computed, clients_of_mean, current_sum
 from fedlens_server.methods.arithmetic.linear_combination import linear_combination, with_photos
 from fedlens_server.methods.arithmetic.weighted_sum import Terms, WeightedSum
 from fedlens_server.methods.fedavg import average_set, single_phase, whole_model_plan
@@ -52,7 +52,7 @@ OBJECTIVE = "dynamic"
 DUAL = "dual"  # reference
 CONTROL = "control"  # download, and entry of each client
 CONTROLS = "controls"
-OPTIONS = {"server_rate": options.number(0, 10, default=1.0)}
+OPTIONS = {"server_rate": options.number(1e-6, 10, default=1.0)}
 
 
 def next_control(difference: Array, before: Array, after: Array, steps: int, rate: float) -> Array:
@@ -105,13 +105,15 @@ class _Scaffold:
             new[name] = linear_combination([before[name], new[name]], step)
         controls = {update.client: self._control(update) for update in taken}
         for name in self.rates:
+            added = total[name].astype(np.float64)
             for client, control in controls.items():
-                known = state.of(client).get(CONTROL)
-                terms = [total[name], control[name]] + ([] if known is None else [known[name]])
-                total[name] = linear_combination(terms, np.array([1.0, 1.0, -1.0][: len(terms)]))
+                added += control[name]
+                if CONTROL in (known := state.of(client)):
+                    added -= known[CONTROL][name]
+            total[name] = added.astype(np.float32)
         after = state.with_clients({client: {CONTROL: control} for client, control in controls.items()})
         counted = sum(CONTROL in entries for entries in after.clients.values())
-        population = max(len(tools.population), counted)
+        population = clients_of_mean(after, CONTROL, tools.population)
         return after.with_shared(**{GLOBAL: new, CONTROLS: total, COUNTED: counted, "population": population})
 
     def _control(self, update: Update) -> TensorSet:

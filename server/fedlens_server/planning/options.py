@@ -1,6 +1,6 @@
 """The options of a method: `options.<name>` in a task's settings."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,17 @@ def number(least: float, most: float, *, default: float | None = None) -> Option
     """A number; both bounds are allowed."""
     allowed = f"a number, {least:g} to {most:g}"
     return Option(allowed=allowed, accepts=lambda value: is_number(value, least, most), default=default)
+
+
+def need_default(chosen: Mapping[str, Any], options: Options, names: Iterable[str], since: str) -> None:
+    """Require of options that have no effect here that a task leaves them out.
+
+    Raises:
+        SettingsError: One is set to something else than its default; `since` says why it has no effect.
+    """
+    for name in names:
+        if chosen[name] != options[name].default:
+            raise SettingsError(f"options.{name}", repr(chosen[name]), f"left out, since {since}")
 
 
 def read(settings: TaskSettings, options: Options) -> dict[str, Any]:

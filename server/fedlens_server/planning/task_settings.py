@@ -4,6 +4,7 @@ import difflib
 import json
 import shlex
 from collections.abc import Iterable
+from fractions import Fraction
 from math import floor
 from typing import Annotated, Any, Literal
 
@@ -226,7 +227,7 @@ class TaskSettings(BaseModel):
 
     def left_out(self, count: int) -> int:
         """The number of values that `median` or `trimmed_mean` leaves out at each end of so many; 0: of neither."""
-        return (count - 1) // 2 if self.median else floor((self.trimmed_mean or 0) * count)
+        return (count - 1) // 2 if self.median else floor(Fraction(str(self.trimmed_mean or 0)) * count)
 
     @property
     def cohort_size(self) -> int | None:

@@ -48,8 +48,8 @@ def value(bench: Bench, name: str) -> np.ndarray:
     return np.asarray(bench.task.values.shared[name])
 
 
-def commit(bench: Bench) -> None:
-    for client in [client for client in IDS if bench.check_in(client).HasField("assignment")]:
+def commit(bench: Bench, asking: Sequence[bytes] = IDS) -> None:
+    for client in [client for client in asking if bench.check_in(client).HasField("assignment")]:
         bench.report(client)
     bench.advance()
 
@@ -85,6 +85,23 @@ def test_the_population_is_everybody_eligible_when_the_round_opened_sorted(notin
     commit(noting)
 
     assert list(value(noting, "population")) == [client.hex() for client in IDS]
+
+
+def test_who_has_taken_part_as_often_as_it_may_stays_in_the_population(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHODS, "noting", MethodDefinition(for_task))
+    bench.make(method="noting", population=9, cohort=4, max_participations=1)
+    bench.enrol(IDS)
+    commit(bench)
+    banned = min(bench.task.exhausted)
+    bench.revoke(banned)
+    bench.reopen()
+
+    others = [client for client in IDS if client != banned]
+    commit(bench, others)
+
+    assert list(value(bench, "population")) == [client.hex() for client in others]
 
 
 def test_a_restart_in_an_open_round_keeps_its_cohort_and_population(noting: Bench) -> None:

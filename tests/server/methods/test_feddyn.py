@@ -63,6 +63,16 @@ def test_of_two_clients_one_takes_part_and_the_server_overshoots_by_its_share() 
     assert "bn.mean" not in state.clients[ALICE]["dual"]
 
 
+def test_clients_that_take_part_no_more_stay_in_the_mean_of_the_duals() -> None:
+    method = made("feddyn", dynamic())
+    state = after(method, begun(method), [update(client, weights(0.0)) for client in (ALICE, BOB, CAROL)])
+
+    state = after(method, state, [update(ALICE, weights(3.0))], population=(ALICE,))
+
+    # H = -0.5 * 3 of three clients: 3 - -1.5 / (3 * 0.5) = 4.
+    assert state.shared["global"]["fc.bias"][0] == 4.0
+
+
 def test_a_client_gets_its_own_dual_and_one_that_is_new_none() -> None:
     method = made("feddyn", dynamic())
     state = after(method, begun(method), [update(ALICE, weights(2.0)), update(BOB, weights(4.0))])

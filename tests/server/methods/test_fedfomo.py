@@ -50,6 +50,15 @@ def test_gains_add_up_and_one_that_is_not_finite_counts_nothing(bad: float) -> N
     np.testing.assert_array_equal(found[[0, 2, 3]], np.eye(4)[[0, 2, 3]])
 
 
+@pytest.mark.parametrize("gain", [3e38, -3e38])
+def test_no_gain_that_a_client_claims_makes_a_preference_infinite(gain: float) -> None:
+    found = np.eye(2)
+    for _ in range(3):
+        found = with_gains(found, 0, [1], np.array([gain], np.float32))
+
+    assert found.astype(np.float32)[0, 1] == np.float32(np.copysign(1e30, gain))
+
+
 def test_the_first_round_is_with_the_own_model_alone() -> None:
     method = method_of()
 

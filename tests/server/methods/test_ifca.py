@@ -146,6 +146,8 @@ def test_all_centres_are_downloaded_and_there_is_no_global_model() -> None:
     [
         (network(), {}, r"without program 'compare', must be .* with --candidates K"),
         (choosing(), {"options": {"clusters": 3}}, r"clusters: found 3, must be at most 2, .* --candidates 3"),
+        (choosing(), {"options": {"server_rate": 0.5}}, r'server_rate: found 0.5, must be left out, since .* "models"'),
+        (choosing(), {"options": {"server_rate": 0}}, "server_rate: found 0, must be a number, 1e-06 to 1000"),
         (choosing(), {"difference": True}, "difference: found true, must be false for ifca"),
         (PROXIMAL, {}, "wants reference 'global'"),
     ],

@@ -221,6 +221,16 @@ def test_the_plan_distils_from_the_second_round_on_and_predicts_with_the_tasks_t
         (network(), {}, r"objective: found 'cross_entropy', must be distil or distil_probabilities for kt_pfl"),
         (distilling(), {"options": {"variant": "printed"}}, r"variant: found 'printed'"),
         (
+            distilling(),
+            {"options": {"variant": "reference", "step": 0.5}},
+            r'step: found 0.5, must be left out, since options.variant is "reference"',
+        ),
+        (
+            network(),
+            {"options": {"weight": True, "distil_epochs": 2}},
+            r"distil_epochs: found 2, must be left out, since options.weight is true",
+        ),
+        (
             changed(distilling(), programs=list(distilling().parsed.programs)[:3]),
             {},
             r"without program 'predictions', must be one with it for kt_pfl; export the bundle with .*--public DIR",

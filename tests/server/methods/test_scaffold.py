@@ -8,7 +8,7 @@ from fedlens_server.methods.scaffold import next_control
 from fedlens_server.planning.method import NothingToAggregate, State
 from fedlens_server.planning.task_settings import SettingsError
 from tests.server.bundles import TinyBundle
-from tests.server.fakes import ALICE, BOB, CAROL
+from tests.server.fakes import ALICE, BOB, CAROL, client_ids
 from tests.server.methods.programs import Extended, check_plans
 from tests.server.methods.tasks import after, begun, made, update
 from tests.server.methods.test_feddyn import TRAINED
@@ -80,6 +80,26 @@ def test_a_forgotten_clients_control_variate_leaves_the_mean() -> None:
     np.testing.assert_allclose(found["control"]["fc.bias"], 10 / 3, rtol=1e-6)
 
 
+def test_clients_that_take_part_no_more_stay_in_the_mean_beside_those_that_have_not_taken_part_yet() -> None:
+    method = made("scaffold", correcting())
+
+    state = after(method, begun(method), [update(ALICE, weights(1.0))], population=(BOB, CAROL))
+
+    # 1 step at 0.1: c_A = -10; there are three clients.
+    found = method.download(method.phases[0], state, BOB) or {}
+    np.testing.assert_allclose(found["control"]["fc.bias"], 10 / 3, rtol=1e-6)
+
+
+def test_the_sum_over_many_clients_is_rounded_once() -> None:
+    method = made("scaffold", correcting(), population=100)
+    updates = [update(client, weights(-0.1 * (1 + 1e-7 * k))) for k, client in enumerate(client_ids(100))]
+
+    state = after(method, begun(method), updates, population=client_ids(100))
+
+    controls = [own["control"]["fc.bias"].astype(np.float64) for own in state.clients.values()]
+    np.testing.assert_array_equal(state.shared["controls"]["fc.bias"], np.float32(np.sum(controls, axis=0)))
+
+
 def test_the_server_can_go_part_of_the_way() -> None:
     method = made("scaffold", correcting(), options={"server_rate": 0.5})
 
@@ -116,7 +136,7 @@ def test_the_plan_has_no_pull_and_no_momentum() -> None:
         (correcting("adam"), {}, "optimiser: found 'adam', must be 'sgd' for scaffold"),
         (correcting(), {"hyper": {"momentum": 0.9}}, "hyper.momentum: found 0.9, must be 0 for scaffold"),
         (correcting(), {"hyper": {"lr_classifier": 0.0}}, "hyper.lr_classifier: found 0.0, must be above 0"),
-        (correcting(), {"options": {"server_rate": -1}}, "options.server_rate: found -1"),
+        (correcting(), {"options": {"server_rate": 0}}, "options.server_rate: found 0, must be a number, 1e-06 to 10"),
     ],
 )
 def test_what_does_not_fit_is_refused(bundle: TinyBundle, settings: dict[str, Any], message: str) -> None:

@@ -9,6 +9,7 @@ from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_server.planning.method import State
 from tests.server.bundles import TinyBundle, tiny_bundle
 from tests.server.fakes import ALICE, BOB
+from tests.server.methods.programs import Extended
 from tests.server.methods.tasks import ALL, CLASSIFIER, EXTRACTOR, PROXIMAL, SUPCON, after, begun, changed, made, update
 from tests.server.networks import network, weights
 
@@ -89,6 +90,18 @@ def test_without_training_together_a_client_goes_on_from_its_own_model_and_the_s
     assert after(method, state, [update(ALICE)]) == state == State()
     assert method.download(phase, state, ALICE) == {}
     assert method.download(phase, state, None) is None
+
+
+def test_alone_an_optional_reference_is_left_out_and_labels_are_counted() -> None:
+    found = Extended("dynamic")
+    for reference in ("global", "dual"):
+        found.refer(found.step, reference, {"fc.bias": (2,)}, optional=reference == "dual")
+    found.refer(found.step, "label_counts", {"label_counts": (2,)})
+
+    assert list(plan("local_only", found.bundle()).instructions[1].train.bindings) == [
+        pb.Binding(reference="global", source=pb.Source(value="start")),
+        pb.Binding(reference="label_counts", source=pb.Source(label_counts=True)),
+    ]
 
 
 def other_extractor(rows: int = 2) -> TinyBundle:

@@ -42,6 +42,13 @@ def eligible(federation: Federation, task: Task) -> tuple[bytes, ...]:
     return tuple(client for client in federation.clients.ids(task.may_train) if client not in task.exhausted)
 
 
+def everybody(federation: Federation, task: Task, population: Iterable[bytes]) -> tuple[bytes, ...]:
+    """Those that could be drawn for a round and those that have taken part as often as they may, ascending by id."""
+    known = ((client, federation.clients.get(client)) for client in task.exhausted.copy())
+    often = (client for client, found in known if found is not None and task.may_train(found.profile))
+    return tuple(sorted({*population, *often}))
+
+
 def draw(federation: Federation, task: Task, values: State, committed: int) -> Cohort:
     """Draw the cohort of the round that follows so many committed ones.
 

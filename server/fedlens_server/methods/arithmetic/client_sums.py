@@ -9,7 +9,7 @@ The sum is carried from round to round by the changes of the round's clients. Wh
 up anew, so that nothing of that client is left in it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -40,6 +40,14 @@ class Computed(Mapping[str, Array]):
     def __len__(self) -> int:
         """The number of tensors."""
         return len(self._names)
+
+
+def clients_of_mean(state: State, entry: str, others: Collection[bytes]) -> int:
+    """The number of clients that the mean of a sum is over: `others`, and all that are in the sum.
+
+    Of these some may take part no more, because they have done so often enough or are banned.
+    """
+    return len({*others, *(client for client, own in state.clients.items() if entry in own)})
 
 
 def current_sum(state: State, name: str, entry: str) -> TensorSet:
