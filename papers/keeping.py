@@ -42,6 +42,9 @@ def keep(study_folder: Path, into: Path) -> int:
         # Where somebody's photos lie is nobody's business; their digest is in each run.
         study["photos"]["source"] = Path(study["photos"]["source"]).name
         write_json(into / STUDY_FILE, study)
+        if planned is not None:
+            # Kept runs of other settings are no pairs with the new ones: they do not count until they are repeated.
+            write_json(into / PLANNED_FILE, planned)
     return new
 
 

@@ -1,8 +1,9 @@
 """Results of finished runs, read again: a study's `results.json`, or runs that were kept one by one.
 
 A study that is going on has `study.json`, the fingerprints of its runs in `planned.json`, which leave out finished runs
-of an earlier command's settings, and the results of its finished runs. A folder of kept runs has `study.json`
-and, for each run, `<label>/seed-<n>.json.gz`: what a study's own folder has as `runs/<label>/seed-<n>/result.json`.
+of an earlier command's settings, and the results of its finished runs; its `results.json`, if there is one, is of an
+earlier command. A folder of kept runs has `study.json` and, for each run, `<label>/seed-<n>.json.gz`: what a study's
+own folder has as `runs/<label>/seed-<n>/result.json`.
 """
 
 import gzip
@@ -55,14 +56,20 @@ def load(path: Path) -> Kept:
     Raises:
         StudyError: There are no results, they cannot be read, or they have another form.
     """
-    if (path / STUDY_FILE).is_file() and not (path / RESULTS_FILE).is_file():
+    planned = read(path / PLANNED_FILE) if (path / PLANNED_FILE).is_file() else None
+    files = sorted((*path.glob(KEPT), *path.glob(FINISHED)))
+    # The results of a study that goes on are of an earlier command, perhaps with other settings or fewer seeds.
+    if (path / STUDY_FILE).is_file() and ((planned and files) or not (path / RESULTS_FILE).is_file()):
         study = read(path / STUDY_FILE)
-        runs = [read(file) for file in sorted((*path.glob(KEPT), *path.glob(FINISHED)))]
+        runs = [read(file) for file in files]
     else:
         whole = read(path / RESULTS_FILE if path.is_dir() else path)
         study, runs = (whole.get("study"), whole.get("runs", [])) if isinstance(whole, dict) else (None, [])
     if not isinstance(runs, list):
         raise StudyError(f"{path}: not the results of a study: its runs are no list")
+    if planned is not None:
+        runs = [run for run in runs if isinstance(run, dict) and run.get("fingerprint") in planned]
+        runs.sort(key=lambda run: planned.index(run["fingerprint"]))
     for run in runs:
         if not isinstance(run, dict) or run.get("form") != FORM:
             found = run.get("form", 1) if isinstance(run, dict) else "none"
@@ -72,9 +79,6 @@ def load(path: Path) -> Kept:
             )
         if lacking := [name for name in _NEEDED if name not in run]:
             raise StudyError(f"{path}: a run has no {lacking[0]!r}; its file is damaged: run the study again")
-    if (path / PLANNED_FILE).is_file():
-        planned = read(path / PLANNED_FILE)
-        runs = [run for run in runs if run["fingerprint"] in planned]
     try:
         return Kept(Study.model_validate(study), runs)
     except ValidationError as error:

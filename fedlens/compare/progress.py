@@ -23,6 +23,7 @@ class StudyProgress(LiveDisplay):
         self._runs, self._done, self._before = runs, done, done
         self._started = time.monotonic()
         self._running: dict[str, RunProgress | str] = {}
+        self._earlier: dict[str, float] = {}  # by job the share of a run that an earlier command has done
 
     def begin_runs(self) -> None:
         """Restart the clock by which the remaining time is estimated."""
@@ -34,9 +35,13 @@ class StudyProgress(LiveDisplay):
             self._running[message.job] = message.value
             if isinstance(message.value, str):
                 say(self._console, f"{message.job}: {message.value}")
+            elif isinstance(message.value, RunProgress):
+                # A report comes when a round has ended.
+                self._earlier.setdefault(message.job, (message.value.rounds - 1) / message.value.rounds_total)
             return
         last = self._running.pop(message.job, None)
         if message.failure is not None:
+            self._earlier.pop(message.job, None)
             say(self._console, f"{message.job} failed: {message.failure}", "red")
             return
         self._done += is_run
@@ -48,11 +53,12 @@ class StudyProgress(LiveDisplay):
     def left_s(self) -> float | None:
         """The estimated remaining seconds; None before the first round."""
         running = [progress for progress in self._running.values() if isinstance(progress, RunProgress)]
-        worked = self._done - self._before + sum(progress.rounds / progress.rounds_total for progress in running)
-        if worked == 0:
+        done = self._done - self._before + sum(progress.rounds / progress.rounds_total for progress in running)
+        worked = done - sum(self._earlier.values())
+        if worked <= 0:
             return None
         spent = time.monotonic() - self._started
-        return spent / worked * (self._runs - self._before - worked)
+        return spent / worked * (self._runs - self._before - done)
 
     def __rich__(self) -> Group:
         """Bars of all runs and of each running one."""

@@ -27,7 +27,7 @@ from fedlens.jobs import Job, JobEnded, JobProgress, run_jobs
 from fedlens.locked_folder import locked
 from fedlens.reports import tracking
 from fedlens_edge_client.emulation.fleet.display import say
-from fedlens_edge_client.emulation.fleet.session import Interrupts
+from fedlens_edge_client.emulation.fleet.session import Interrupts, say_oddities
 from fedlens_edge_client.emulation.partitions import PhotoPool
 
 EXIT_FAILED = 1
@@ -145,8 +145,7 @@ def _introduce(console: Console, study: Study, pool: PhotoPool, planned: StudyPl
         f"{study.name}: {len(planned.runs)} runs ({len(study.methods)} methods, {len(study.seeds)} seeds){before}; "
         f"{study.clients} clients, {len(pool.class_names)} classes, {planned.runs[0].fleet.partition.summary}",
     )
-    for note in pool.notes:
-        say(console, note)
+    say_oddities(pool, console)
 
 
 def _work(

@@ -22,7 +22,7 @@ from fedlens.compare.columns import COLUMNS, Column
 from fedlens.errors import FedlensError
 from fedlens.sources import NAMES
 from fedlens_edge_client.emulation.faults import FaultPlan
-from fedlens_edge_client.emulation.partitions import BadPartition, Partition, PartitionName
+from fedlens_edge_client.emulation.partitions import SETTINGS, BadPartition, Partition, PartitionName
 from fedlens_edge_client.emulation.settings_errors import explain, nearest
 from fedlens_server.errors import Malformed
 from fedlens_server.methods import bundle_settings
@@ -262,7 +262,10 @@ def parse_study(
     if (base := full.pop("base", None)) is not None:
         if base not in presets():
             raise StudyError(f"{source}: base: found {base!r}, must be a preset: {', '.join(presets())}")
-        full = _merged(_preset(base), full)
+        preset = _preset(base)
+        if "partition" in (inherited := preset.get("reduced", {})):
+            inherited["partition"] = _fitting(inherited["partition"], full.get("partition"))
+        full = _merged(preset, full)
     smaller = full.pop("reduced", None)
     sizes = [(full, source)]
     if smaller is None:
@@ -276,7 +279,8 @@ def parse_study(
     if not changes:
         return checked[reduced]
     changed, _ = sizes[reduced]
-    for key, value in changes:
+    # Names of partitions first: they drop settings that are inherited, not those that are asked for beside them.
+    for key, value in sorted(changes, key=lambda change: not change[0].endswith("partition.name")):
         *tables, last = key.split(".")
         nested = {last: value}
         for table in reversed(tables):
@@ -288,9 +292,19 @@ def parse_study(
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in base.items() if _INSTEAD.get(key) not in changes}
     return kept | {
-        key: _merged(kept[key], value) if isinstance(value, dict) and isinstance(kept.get(key), dict) else value
+        key: _merged(_fitting(kept[key], value) if key == "partition" else kept[key], value)
+        if isinstance(value, dict) and isinstance(kept.get(key), dict)
+        else value
         for key, value in changes.items()
     }
+
+
+def _fitting(partition: Any, change: Any) -> Any:
+    """Of an inherited partition what one that a change names has, too."""
+    name = change.get("name") if isinstance(change, dict) else None
+    if not isinstance(partition, dict) or name not in list(SETTINGS):
+        return partition
+    return {key: value for key, value in partition.items() if key in SETTINGS[name]}
 
 
 def _varied(raw: dict[str, Any], source: str) -> dict[str, Any]:

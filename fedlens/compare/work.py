@@ -58,7 +58,8 @@ def carry_out(
 
     Raises:
         RunFailed: The task failed; carried out again, the run begins anew.
-        EdgeClientError, ProtoError, ServerError: A client or the round engine cannot go on.
+        EdgeClientError, ProtoError, ServerError: A client or the round engine cannot go on; carried out again, the run
+            goes on from its last round, as after a kill.
     """
     prepare(plan)
     committed = throttled(report)

@@ -11,6 +11,7 @@ from fedlens.errors import FedlensError
 from fedlens.whole_file import replacing
 
 Rows = Iterable[Mapping[str, object]]
+_FINGERPRINT = "fedlens.fingerprint"
 
 
 class NotWritten(FedlensError):
@@ -29,11 +30,13 @@ class Tracked:
         name: Name of the run; a `/` divides groups.
         parameters: Settings by name; those in a table as `table.name` in MLflow.
         rounds: The number of each round that was committed, and its figures by name.
+        fingerprint: Digest of everything that the figures depend on; None: they change with time.
     """
 
     name: str
     parameters: Mapping[str, object]
     rounds: Sequence[tuple[int, Mapping[str, float]]]
+    fingerprint: str | None = None
 
 
 def write_csv(path: Path, rows: Rows, columns: Sequence[str] = ()) -> None:
@@ -87,14 +90,24 @@ def write_tensorboard(folder: Path, runs: Iterable[Tracked]) -> None:
 
 
 def log_to_mlflow(experiment: str, runs: Iterable[Tracked]) -> None:
-    """Log each run to MLflow, at the server or in the folder that MLFLOW_TRACKING_URI names."""
+    """Log each run to MLflow, at the server or in the folder that MLFLOW_TRACKING_URI names.
+
+    A run that the experiment has, with the same fingerprint, is left out.
+    """
     mlflow = import_module("mlflow")  # not among our dependencies
     mlflow.set_experiment(experiment)
     for run in runs:
+        if run.fingerprint is not None:
+            same = f"tags.`mlflow.runName` = '{run.name}' and tags.`{_FINGERPRINT}` = '{run.fingerprint}'"
+            if mlflow.search_runs(filter_string=same, max_results=1, output_format="list"):
+                continue
         with mlflow.start_run(run_name=run.name):
             mlflow.log_params(_flat(run.parameters))
             for number, found in run.rounds:
                 mlflow.log_metrics(dict(found), step=number)
+            if run.fingerprint is not None:
+                # Last: a run that was logged in part is logged again.
+                mlflow.set_tag(_FINGERPRINT, run.fingerprint)
 
 
 def _flat(parameters: Mapping[str, object]) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 import argparse
 import itertools
+import json
 import os
 import sys
 from pathlib import Path
@@ -61,6 +62,18 @@ def test_a_run_that_was_made_anew_is_kept_though_the_kept_one_was_checked_out_la
     os.utime(anew / "runs" / "alone" / "seed-1" / "result.json", (1, 1))
 
     assert keep(anew, kept) == 1
+
+
+def test_kept_runs_of_earlier_settings_do_not_count_beside_new_ones(tmp_path: Path) -> None:
+    kept, anew = tmp_path / "kept", made("together", 1, 9)
+    keep(folder(tmp_path / "first", *RUNS), kept)
+    out = folder(tmp_path / "out", anew)
+    planned = [anew["fingerprint"], *(f"{run['label']} {run['seed']} anew" for run in RUNS if run is not RUNS[2])]
+    (out / "planned.json").write_text(json.dumps(planned))
+
+    keep(out, kept)
+
+    assert [run["fingerprint"] for run in load(kept).runs] == [anew["fingerprint"]]
 
 
 def test_a_name_without_a_study_ends_the_program_before_any_work(capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,5 +88,8 @@ def _carry_out(
             spent = told - begun
 
     helpers = None if helping is None else helping.helpers(luggage, plan)
-    carry_out(study_folder, here, device, lambda value: tell(JobProgress(plan.name, value)), tell_state, helpers)
-    tell(changes.take())
+    try:
+        carry_out(study_folder, here, device, lambda value: tell(JobProgress(plan.name, value)), tell_state, helpers)
+    finally:
+        # Of a failed task, too: without its mark the next command begins it anew.
+        tell(changes.take())

@@ -35,7 +35,7 @@ def tracked(run: Run) -> Tracked:
     """The figures of one run by committed round."""
     parameters = {**run["settings"], "partition": run["partition"], "clients": run["clients"], "seed": run["seed"]}
     rounds = [(number, figures(_as_shown(entry))) for number, entry in enumerate(committed(run), start=1)]
-    return Tracked(f"{run['label']}/seed-{run['seed']}", parameters, rounds)
+    return Tracked(f"{run['label']}/seed-{run['seed']}", parameters, rounds, run["fingerprint"])
 
 
 def _final_rows(summaries: Sequence[MethodSummary]) -> Iterator[dict[str, object]]:

@@ -8,23 +8,22 @@ late, it jumps to the next deadline or wake-up.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Executor, Future
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from fedlens.compare.run.direct_downloads import DirectDownloads, SharedBlobs
 from fedlens.compare.run.direct_transport import DirectTransport, IdleClients, LongPollTransport
 from fedlens.compare.run.examination import EvaluatedModelTransport, Examination
-from fedlens.compare.run.side_by_side import Helpers, SideBySide
+from fedlens.compare.run.side_by_side import Helpers, InPlace, SideBySide
 from fedlens.compare.run.study_clock import StudyClock
 from fedlens.errors import FedlensError
 from fedlens.reports.task_report import unfinished
 from fedlens_edge_client.client.client import DEFAULT_CACHE_BYTES, EdgeClient
-from fedlens_edge_client.client.events import Event, RoundReported
+from fedlens_edge_client.client.events import Event, RoundFailed, RoundRefused, RoundReported, TasksFinished
 from fedlens_edge_client.client.transport import Transport
 from fedlens_edge_client.emulation.faults import FaultPlan
 from fedlens_edge_client.emulation.faulty_transport import FaultyTransport
@@ -49,8 +48,6 @@ from fedlens_server.errors import Unknown
 from fedlens_server.planning.method import OWN_CLUSTER
 from fedlens_server.store import Store
 
-P = ParamSpec("P")
-T = TypeVar("T")
 Sleep = Callable[[float], Awaitable[None]]
 TASK = "study"
 SERVER = "fedlens-study"
@@ -118,7 +115,7 @@ async def run(
         helpers: Carry out the work of a round's clients; None: this process does, one client after the other.
         disturbed: Makes a trainer's transport from one that works, the fleet's faults, and its index.
         on_commit: Called after each committed round, while nobody writes to `fleet.state`.
-        on_round: Called with the number of each round that ends and its duration in seconds.
+        on_round: Called, in any thread, with the number of each round that ends and its duration in seconds.
 
     Raises:
         RunFailed: The task failed.
@@ -169,10 +166,16 @@ async def run(
         return _result(federation, members.examination)
 
 
-def _advanced(federation: Federation, key: RoundKey) -> float:
-    """End a round; returns when that was: its clients may be through the next one before their thread hears of it."""
+def _advanced(federation: Federation, key: RoundKey, started: float, on_round: Callable[[int, float], None]) -> float:
+    """End a round and tell its duration; returns when it ended.
+
+    Before the event loop hears of it: clients may be through the next round by then, and after a kill in between no
+    later command would end this round once more.
+    """
     aggregation.advance(federation, key)
-    return time.perf_counter()
+    now = time.perf_counter()
+    on_round(key.round, now - started)
+    return now
 
 
 async def _create(federation: Federation, bundles: list[Bundle], settings_json: str) -> None:
@@ -188,19 +191,6 @@ async def _create(federation: Federation, bundles: list[Bundle], settings_json: 
         protocol=wire.PROTOCOL, name=TASK, manifests=[bundle.raw for bundle in bundles], settings_json=settings_json
     )
     await asyncio.wrap_future(tasks.create(federation, request, ADMIN))
-
-
-class _InPlace(Executor):
-    """Calls each function at once: a change of threads takes longer than most of what a client does."""
-
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Call `fn`."""
-        future: Future[T] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except BaseException as error:
-            future.set_exception(error)
-        return future
 
 
 class _LatestAccuracies:
@@ -276,14 +266,18 @@ class _Members:
             cache=fleet.cache(index) if examined else DirectDownloads(direct.locate, self.shared, self._cached_bytes),
             features=self.features,
             max_cache_bytes=self._cached_bytes,
-            executor=self.side_by_side or _InPlace(),
-            disk=_InPlace(),
+            executor=self.side_by_side or InPlace(),
+            disk=InPlace(),
             execute=local_training.execute if self.side_by_side is None else self.side_by_side.execute,
             hold_ms=0,
             durable=False,
         )
         async with client:
-            await client.run()
+            while not isinstance(outcome := await client.run_once(), TasksFinished):
+                # It would be given the same model again and again, and no round ends before it has measured that.
+                if index == EVALUATOR and isinstance(outcome, RoundFailed | RoundRefused):
+                    reason = outcome.detail if isinstance(outcome, RoundFailed) else outcome.message
+                    raise RunFailed(f"the evaluator cannot measure the model of round {outcome.round_number}: {reason}")
             if self.examination is not None and index != EVALUATOR and _has_finished(self.federation):
                 self.examination.take(index, await client.classify(self.examination.entries))
 
@@ -330,9 +324,7 @@ class _Members:
             # The next commit would delete the model that the evaluator is working on.
             if due and (evaluator is None or evaluator.done() or EVALUATOR in idle.waiting):
                 for key in due:
-                    now = await asyncio.to_thread(_advanced, federation, key)
-                    on_round(key.round, now - started)
-                    started = now
+                    started = await asyncio.to_thread(_advanced, federation, key, started, on_round)
                 (task,) = tasks.listed(federation).tasks
                 accuracies = self.accuracies.global_accuracy, self.accuracies.personal_accuracy
                 # The clients are in this thread, and the store's has no more to do when this has ended.
@@ -346,7 +338,7 @@ class _Members:
                     wakings = clock.next_awake(), aggregation.next_deadline(federation)
                     times = [when for when in wakings if when is not None]
                     if not times:
-                        raise RunFailed("no client is active and no deadline is set, but the task has not ended")
+                        raise RunFailed(f"no client has work: {unfinished(tasks.show(federation, TASK))}")
                     clock.jump(min(times))
                     idle.wake()
             else:

@@ -1,7 +1,8 @@
 """A round's clients trained side by side, by helpers elsewhere, for a run that has more than one core.
 
 A client's local plan is a pure function, so it does not matter where it is executed. All else that clients do in
-threads stays in this process, and goes on one at a time: what they share is not made for more.
+threads stays in this process, and goes on one at a time: what they share is not made for more. `InPlace` is for a run
+that trains one client after the other.
 """
 
 from collections.abc import Callable, Mapping
@@ -74,6 +75,19 @@ class Helpers:
 
     count: int
     carry_out: Callable[[ClientWork], TrainingResult | EdgeClientError]
+
+
+class InPlace(Executor):
+    """Calls each function at once: a change of threads takes longer than most of what a client does."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Call `fn`."""
+        future: Future[T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
 
 
 class SideBySide(Executor):

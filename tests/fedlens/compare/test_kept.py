@@ -3,12 +3,14 @@
 import gzip
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedlens.compare.kept import Kept, column, load, load_all
+from fedlens.compare.report.summary import Run
 from fedlens.compare.study import StudyError
 from papers.keeping import keep, restore
 from tests.fedlens.commands.cli import fedlens
@@ -127,6 +129,39 @@ def test_runs_of_an_earlier_commands_settings_are_left_out_while_a_study_goes_on
 
     assert [run["label"] for run in load(out).runs] == ["together", "together"]
     assert keep(out, tmp_path / "kept") == 2
+
+
+def marks(runs: Sequence[Run]) -> list[str]:
+    return [run["fingerprint"] for run in runs]
+
+
+def test_results_of_an_earlier_command_do_not_hide_runs_that_a_later_one_has_finished(tmp_path: Path) -> None:
+    out, anew = folder(tmp_path / "out", *RUNS[:1]), made("alone", 1, 9)
+    # The same study with more runs, of which one has ended, and then with another number of rounds.
+    (out / "planned.json").write_text(json.dumps(marks(RUNS)))
+    (out / "runs" / "together" / "seed-1").mkdir(parents=True)
+    (out / "runs" / "together" / "seed-1" / "result.json").write_text(json.dumps(RUNS[2]))
+
+    assert marks(load(out).runs) == marks([RUNS[0], RUNS[2]])
+
+    described = json.loads((out / "study.json").read_text())
+    (out / "study.json").write_text(json.dumps(described | {"rounds": 9}))
+    (out / "planned.json").write_text(json.dumps([anew["fingerprint"]]))
+    (out / "runs" / "alone" / "seed-1" / "result.json").write_text(json.dumps(anew))
+
+    assert marks(load(out).runs) == marks([anew])
+    assert load(out).study.settings["rounds"] == 9
+    assert marks(load(out / "results.json").runs) == marks(RUNS[:1])
+
+
+def test_runs_of_a_study_are_in_the_order_of_its_results_and_a_version_that_it_has_left_behind_does_not_matter(
+    tmp_path: Path,
+) -> None:
+    runs = [made("together", seed, 3) for seed in (2, 10)]
+    out = folder(tmp_path / "out", *runs, made("gone", 1, 3, form=1))
+    (out / "planned.json").write_text(json.dumps(marks(runs)))
+
+    assert marks(load(out).runs) == marks(runs)
 
 
 def test_two_runs_of_one_name_that_differ_are_refused(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """A study is checked as a whole before anything of it runs, and what is wrong is named as it is written."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedlens.commands.options import named_value
 from fedlens.compare.study import (
     MethodSection,
     ModelSection,
@@ -153,6 +155,43 @@ def test_a_wrong_value_from_the_command_line_is_named(tmp_path: Path, key: str, 
         load(str(tmp_path / "small.toml"), changes=[(key, value)])
 
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [(name, each) for name in REDUCED for each in re.findall(r"--set (partition\.\w+=[\w-]+)", load(name).paper)],
+)
+def test_another_partition_that_a_preset_advises_can_be_had(name: str, change: str, reduced: bool) -> None:
+    key, value = named_value(change, "--set")
+
+    partition = load(name, reduced=reduced, changes=[(key, value)]).partition
+
+    assert partition.model_dump()[key.removeprefix("partition.")] == value
+
+
+def test_a_partition_of_another_name_inherits_only_settings_that_it_has_too() -> None:
+    classes = {"name": "classes", "classes_per_client": 3}
+    based = {"base": "pfedsim", "name": "mine", "partition": classes}
+
+    # Inherited are two classes per client; beta 0.1 and, in both sizes, a minimum of photos; three photos per class.
+    told = load("fedconcat", changes=[("partition.beta", 0.2), ("partition.name", "dirichlet")])
+    kept = load("pfedsim", reduced=True, changes=[("partition.name", "dirichlet")])
+    full, smaller = (parsed(based, reduced=reduced) for reduced in (False, True))
+    reduced = parsed(changed("reduced", {"partition": classes}), reduced=True)
+
+    assert told.partition.settings == {"beta": 0.2}
+    assert kept.partition.settings == {"beta": 0.1, "min_photos": 20}
+    for study in (full, smaller, reduced):
+        assert study.partition.settings == {"classes_per_client": 3}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_setting_that_is_asked_for_beside_a_partition_without_it_is_refused(order: int) -> None:
+    changes = [("partition.name", "dirichlet"), ("partition.classes_per_client", 3)][::order]
+
+    with pytest.raises(StudyError, match="'classes_per_client' is no setting of partition dirichlet"):
+        load("fedconcat", changes=changes)
 
 
 def test_a_study_takes_from_its_base_what_it_does_not_say_itself() -> None:

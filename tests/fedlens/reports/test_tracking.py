@@ -2,8 +2,11 @@
 
 import csv
 import importlib.util
+import re
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
     EventAccumulator,
 )
 
+from fedlens.compare.report.exports import tracked
 from fedlens.reports import tracking
 from fedlens.reports.tracking import (
     NotWritten,
@@ -24,6 +28,7 @@ from fedlens.reports.tracking import (
     write_csv,
     write_tensorboard,
 )
+from tests.fedlens.compare.test_kept import made
 
 RUN = Tracked(
     "fedavg/seed-1", {"rounds": 2}, [(1, {"global_accuracy": 0.25}), (3, {"global_accuracy": 0.5, "loss": 2})]
@@ -78,6 +83,52 @@ def test_mlflow_is_given_each_run_with_its_settings_and_figures(monkeypatch: pyt
 def _noted(calls: list[Any], name: str, *arguments: Any, **options: Any) -> nullcontext[None]:
     calls.append((name, arguments, options))
     return nullcontext()
+
+
+class FakeMlflow(ModuleType):
+    """MLflow with one experiment; runs by name and tag."""
+
+    def __init__(self) -> None:
+        super().__init__("mlflow")
+        self.runs: list[dict[str, str]] = []
+
+    @contextmanager
+    def start_run(self, run_name: str) -> Iterator[None]:
+        self.runs.append({"mlflow.runName": run_name})
+        yield
+
+    def set_tag(self, name: str, value: str) -> None:
+        self.runs[-1][name] = value
+
+    def search_runs(self, filter_string: str, **options: object) -> list[dict[str, str]]:
+        wanted = re.findall(r"tags\.`([\w.]+)` = '([^']*)'", filter_string)
+        return [run for run in self.runs if all(run.get(name) == value for name, value in wanted)]
+
+    def set_experiment(self, name: str) -> None:
+        pass
+
+    log_params = set_experiment
+
+    def log_metrics(self, found: dict[str, float], step: int) -> None:
+        if found.get("loss") == float("inf"):
+            raise OSError("the server is gone")
+
+
+def test_mlflow_is_not_given_a_run_twice_unless_it_has_changed_or_was_logged_in_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mlflow = FakeMlflow()
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    # Two methods may have the same settings, and then the same fingerprint.
+    one, same, changed = (made(label, 1, 3, fingerprint=mark) for label, mark in (("a", "1"), ("b", "1"), ("a", "2")))
+    cut_short = Tracked("c/seed-1", {}, [(1, {"loss": float("inf")})], "3")
+
+    with pytest.raises(OSError, match="the server is gone"):
+        log_to_mlflow("study", [*map(tracked, (one, same)), cut_short])
+    log_to_mlflow("study", [*map(tracked, (one, same, changed)), replace(cut_short, rounds=[])])
+
+    logged = [run["mlflow.runName"] for run in mlflow.runs]
+    assert logged == ["a/seed-1", "b/seed-1", "c/seed-1", "a/seed-1", "c/seed-1"]
 
 
 def test_a_csv_has_a_column_for_every_figure_and_no_value_where_there_is_none(tmp_path: Path) -> None:

@@ -61,7 +61,6 @@ def notes_on(train: ByClass, test: ByClass, folders: list[Path]) -> tuple[str, .
     """
     owners: set[str] = set()
     alone: dict[str, list[str]] = defaultdict(list)
-    untested = []
     for name, members in train.items():
         if not members:
             raise PoolUnusable(
@@ -72,8 +71,6 @@ def notes_on(train: ByClass, test: ByClass, folders: list[Path]) -> tuple[str, .
         owners |= having
         if len(having) == 1:
             alone[having.pop()].append(name)
-        if not test[name]:
-            untested.append(name)
     notes = []
     if empty := [folder for folder in folders if folder.name not in owners]:
         notes.append(f"folders without a photo that could be read are no clients: {_named(empty)}")
@@ -85,9 +82,17 @@ def notes_on(train: ByClass, test: ByClass, folders: list[Path]) -> tuple[str, .
             "on it; add photos of it to others, or leave it out"
             for owner, names in sorted(alone.items())
         )
-    if untested:
-        notes.append(f"no test photo of class {', '.join(map(repr, untested))}: results say nothing of it; add photos")
-    return tuple(notes)
+    return (*notes, *lacking(train, test))
+
+
+def lacking(train: ByClass, test: ByClass) -> tuple[str, ...]:
+    """Lines for people about classes without photos on a side."""
+    sides = (("train", train, "nobody learns it"), ("test", test, "results say nothing of it"))
+    return tuple(
+        f"no {side} photo of class {', '.join(map(repr, names))}: {effect}; add photos"
+        for side, classes, effect in sides
+        if (names := [name for name, members in classes.items() if not members])
+    )
 
 
 def _holds_photos(folder: Path) -> bool:

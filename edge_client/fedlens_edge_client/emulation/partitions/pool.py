@@ -8,7 +8,7 @@ from typing import Self
 
 from fedlens_edge_client.emulation.partitions.held_out import split
 from fedlens_edge_client.emulation.partitions.listing import Listing, PoolPhoto, PoolUnusable
-from fedlens_edge_client.emulation.partitions.owners import client_folders, notes_on, read_clients
+from fedlens_edge_client.emulation.partitions.owners import client_folders, lacking, notes_on, read_clients
 from fedlens_edge_client.emulation.partitions.table import read_table, table_of
 from fedlens_edge_client.storage.album import Photo
 
@@ -83,7 +83,7 @@ class PhotoPool:
             train=tuple(train[name] for name in names),
             test=tuple(test[name] for name in names),
             skipped={reason: tuple(files) for reason, files in sorted(listing.skipped.items())},
-            notes=notes_on(train, test, folders) if table is not None or folders else (),
+            notes=notes_on(train, test, folders) if table is not None or folders else lacking(train, test),
         )
 
     @cached_property

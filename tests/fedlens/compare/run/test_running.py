@@ -1,7 +1,9 @@
 """One run: interrupted, disturbed and late, always the same."""
 
+import asyncio
 import pickle
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import copytree
@@ -19,6 +21,7 @@ from fedlens.digits import write_digits
 from fedlens_edge_client.emulation.faults import FaultEntry, FaultKind, FaultPlan
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
+from fedlens_edge_client.engines import NonFinite
 from fedlens_edge_client.engines import torch as torch_engine
 from fedlens_edge_client.engines.torch import TorchEngine
 from fedlens_edge_client.errors import AssignmentFailed, EdgeClientError
@@ -121,6 +124,26 @@ async def test_a_round_lasts_until_its_commit_though_clients_go_on_at_once(
     assert told == [CLIENTS] * 4
 
 
+async def test_the_time_of_a_round_is_told_before_anything_else_goes_on(
+    tmp_path: Path, pool: PhotoPool, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, told = settings(CLIENTS, rounds=3), list[int]()
+
+    async def killed_after(work: Callable[..., float], *arguments: Any) -> None:
+        work(*arguments)
+        raise Stopped
+
+    async def go_on() -> None:
+        await run(fleet(pool, tmp_path), task, (bundle,), on_round=lambda number, seconds: told.append(number))
+
+    with monkeypatch.context() as patched, pytest.raises(Stopped):
+        patched.setattr(asyncio, "to_thread", killed_after)
+        await go_on()
+    await go_on()
+
+    assert told == [1, 2, 3]
+
+
 async def test_every_round_of_the_global_model_is_measured(tmp_path: Path, pool: PhotoPool, bundle: Path) -> None:
     answer = await ran(fleet(pool, tmp_path), bundle, 5)
 
@@ -218,3 +241,51 @@ async def test_a_task_that_fails_is_told_with_its_reason(tmp_path: Path, pool: P
 
     with pytest.raises(RunFailed, match=r"failed after 0 of 2 rounds: rounds abandoned in a row: 1; .*: 0; needed: 1"):
         await ran(fleet(pool, tmp_path, *gone), bundle, 2, max_consecutive_abandoned=1)
+
+
+async def test_an_evaluator_whose_results_are_refused_ends_the_run_with_the_reason(
+    tmp_path: Path, pool: PhotoPool, bundle: Path
+) -> None:
+    # A client has 20 photos to train on, the evaluator 40.
+    reason = r"the evaluator cannot measure the model of round 1: .*40.*30"
+
+    async with asyncio.timeout(60):
+        with pytest.raises(RunFailed, match=reason):
+            await ran(fleet(pool, tmp_path), bundle, 2, max_photos_per_client=30)
+
+
+async def test_an_evaluator_that_fails_ends_the_run_with_the_reason(
+    tmp_path: Path, pool: PhotoPool, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute = local_training.execute
+
+    def fails(assignment: assignment_pb2.Assignment, *others: Any, **named: Any) -> TrainingResult:
+        if assignment.answer == assignment_pb2.ANSWER_EVALUATION:
+            raise NonFinite("the loss is not finite")
+        return execute(assignment, *others, **named)
+
+    monkeypatch.setattr(local_training, "execute", fails)
+
+    async with asyncio.timeout(60):
+        with pytest.raises(RunFailed, match="measure the model of round 1: the loss is not finite"):
+            await ran(fleet(pool, tmp_path), bundle, 2)
+
+
+async def test_a_task_that_pauses_itself_is_told_with_its_reason(
+    tmp_path: Path, pool: PhotoPool, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute = local_training.execute
+
+    def worse_each_round(assignment: assignment_pb2.Assignment, *others: Any, **named: Any) -> TrainingResult:
+        found = execute(assignment, *others, **named)
+        if assignment.answer == assignment_pb2.ANSWER_UPDATE:
+            return found
+        measured = {label: replace(each, correct=40 // assignment.round) for label, each in found.evaluations.items()}
+        return replace(found, evaluations=measured)
+
+    monkeypatch.setattr(local_training, "execute", worse_each_round)
+
+    # Round 3 has been opened when the model of round 2 is measured, and ends.
+    reason = r"paused after 3 of 5 rounds: because accuracy fell: 50\.0 % after round 2, 100\.0 % after round 1"
+    with pytest.raises(RunFailed, match=reason):
+        await ran(fleet(pool, tmp_path), bundle, 5, pause_if_accuracy_falls=5)
