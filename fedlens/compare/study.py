@@ -9,7 +9,7 @@ holds settings of a variant: every method runs in each variant as `<label>.<name
 
 import json
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 from importlib import resources
@@ -302,10 +302,10 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 def _fitting(partition: Any, change: Any) -> Any:
     """Of an inherited partition what one that a change names has, too."""
     name = change.get("name") if isinstance(change, dict) else None
-    known: Mapping[Any, Collection[str]] = SETTINGS
-    if not isinstance(partition, dict) or name not in list(known):
+    known = next((keys for each, keys in SETTINGS.items() if each == name), None)
+    if known is None or not isinstance(partition, dict):
         return partition
-    return {key: value for key, value in partition.items() if key in known[name]}
+    return {key: value for key, value in partition.items() if key in known}
 
 
 def _varied(raw: dict[str, Any], source: str) -> dict[str, Any]:
