@@ -14,6 +14,7 @@ from multiprocessing.util import Finalize
 from typing import Any
 
 from fedlens.errors import FedlensError
+from fedlens_edge_client.emulation.fleet import parent_signals
 
 LOOK_EVERY_S = 0.2
 END_TIMEOUT_S = 10.0
@@ -64,7 +65,8 @@ def run_jobs(
                 job = waiting.pop(0)
                 ours, theirs = context.Pipe()
                 process = context.Process(target=_main, args=(theirs, job), daemon=True)
-                _start_without_interrupts(process)
+                with parent_signals.held_back():
+                    process.start()
                 theirs.close()
                 running[ours] = job.name, process
             for connection in wait(list(running), LOOK_EVERY_S):
@@ -110,15 +112,6 @@ def exit_text(code: int | None) -> str:
     return f"ended with status {code}"
 
 
-def _start_without_interrupts(process: SpawnProcess) -> None:
-    """Start a process with Ctrl-C blocked: it reaches every process of the terminal, and the parent decides."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _end(connection: Connection, process: SpawnProcess) -> None:
     process.join(END_TIMEOUT_S)
     if process.exitcode is None:
@@ -129,8 +122,7 @@ def _end(connection: Connection, process: SpawnProcess) -> None:
 
 
 def _main(connection: Connection, job: Job) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    parent_signals.ignore()
     from fedlens_edge_client.engines.memory import keep_freed_memory
 
     keep_freed_memory()

@@ -127,21 +127,27 @@ def side_for(pool: PhotoPool) -> int:
 
 
 def at_most(pool: PhotoPool, most: int) -> PhotoPool:
-    """The pool, or about `most` of its photos: the same fraction of each class, or of each owner, chosen by hash."""
+    """The pool, or about `most` of its photos: the same fraction of each class, or of each owner, chosen by hash.
+
+    Each class keeps as many as the smallest demo takes.
+    """
     if count(pool) <= most:
         return pool
     part = most / count(pool)
 
-    def chosen(side: tuple[tuple[PoolPhoto, ...], ...]) -> set[PoolPhoto]:
+    def chosen(side: tuple[tuple[PoolPhoto, ...], ...], least: int) -> set[PoolPhoto]:
         groups: dict[object, list[PoolPhoto]] = {}
         for label, members in enumerate(side):
             for photo in members:
                 groups.setdefault(photo.owner or label, []).append(photo)
-        return {
+        found = {
             photo for members in groups.values() for photo in sorted(members, key=_rank)[: ceil(part * len(members))]
         }
+        for members in side:
+            found.update(sorted(members, key=lambda photo: (photo not in found, _rank(photo)))[:least])
+        return found
 
-    kept = chosen(pool.train) | chosen(pool.test)
+    kept = chosen(pool.train, LEAST_TRAIN) | chosen(pool.test, LEAST_TEST)
     return only(pool, kept.__contains__)
 
 

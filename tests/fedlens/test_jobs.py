@@ -1,8 +1,12 @@
 """Jobs in child processes: what they report, and how they end."""
 
 import multiprocessing
+import os
+import signal
 import subprocess
 import sys
+
+import pytest
 
 from fedlens.errors import FedlensError
 from fedlens.jobs import Job, JobEnded, JobProgress, Report, run_jobs
@@ -41,6 +45,19 @@ def test_an_expected_error_is_a_sentence_and_another_one_has_its_traceback() -> 
     broken = found["broken"]
     assert isinstance(broken, JobEnded) and broken.failure is not None
     assert broken.failure.startswith("Traceback") and "ZeroDivisionError" in broken.failure
+
+
+def test_a_sigterm_to_all_processes_does_not_end_a_job_that_is_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedlens.jobs.LOOK_EVERY_S", 0.0)
+
+    def never() -> bool:
+        for process in multiprocessing.active_children():
+            os.kill(process.pid or 0, signal.SIGTERM)
+        return False
+
+    messages = list(run_jobs([Job("count", count_to_two)], 1, never))
+
+    assert messages[-1] == JobEnded("count", None)
 
 
 def test_a_job_that_holds_a_semaphore_ends_without_a_warning() -> None:

@@ -50,21 +50,21 @@ class WrongClock:
 
 
 async def come_and_go(plan: PresencePlan, client: int, clock: Clock, attend: Callable[[Clock], Awaitable[T]]) -> T:
-    """Call `attend` in every hour in which a phone is there, until it returns.
+    """Call `attend` whenever a phone has come, until it returns.
 
     Args:
         plan: Of all phones.
         client: The phone's index in the plan.
         clock: Emulated time.
-        attend: Takes part, with the phone's own clock; cancelled when the phone goes away. An error of it ends all.
+        attend: Takes part, with the phone's own clock; cancelled when the phone goes away or its clock is set anew. An
+            error of it ends all.
     """
     while True:
         now = clock.now()
         hour = int(now // HOUR_S)
-        left_s = hour * HOUR_S + plan.seconds_there(client, hour) - now
-        if left_s > 0:
+        if hour * HOUR_S + plan.seconds_there(client, hour) > now:
             attending = asyncio.ensure_future(attend(WrongClock(clock, plan.clock_error_s(client, hour))))
-            leaving = asyncio.ensure_future(clock.sleep(left_s))
+            leaving = asyncio.ensure_future(_leave(plan, client, hour, clock))
             try:
                 await asyncio.wait([attending, leaving], return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -73,4 +73,15 @@ async def come_and_go(plan: PresencePlan, client: int, clock: Clock, attend: Cal
                 await asyncio.wait([attending, leaving])
             if not attending.cancelled():
                 return attending.result()
+            hour = leaving.result()
         await clock.sleep(max(0.0, (hour + 1) * HOUR_S - clock.now()))
+
+
+async def _leave(plan: PresencePlan, client: int, hour: int, clock: Clock) -> int:
+    """Return when a phone that is there in an hour goes away or its clock is set anew, with the hour that this ends."""
+    while True:
+        await clock.sleep(max(0.0, hour * HOUR_S + plan.seconds_there(client, hour) - clock.now()))
+        stays = plan.seconds_there(client, hour) == HOUR_S and plan.seconds_there(client, hour + 1) > 0
+        if not stays or plan.clock_error_s(client, hour + 1) != plan.clock_error_s(client, hour):
+            return hour
+        hour += 1

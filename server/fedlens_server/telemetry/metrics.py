@@ -37,6 +37,11 @@ KINDS = {
     "fedlens_requests": Kind(
         "counter", ("endpoint", "code"), "Requests that were answered; `code` is `ok`, or that of an error."
     ),
+    "fedlens_errors": Kind(
+        "counter",
+        ("code",),
+        "Requests that the server failed to serve, with the code `internal` or `storage-full`; counted from 0 on.",
+    ),
     "fedlens_request_seconds": Kind(
         "histogram", ("endpoint",), "Time to an answer. Check-ins that were held until there was work are not in it."
     ),
@@ -56,7 +61,9 @@ KINDS = {
         "counter", ("task", "state"), "Rounds that have ended: `committed`, undone since or not, or `abandoned`."
     ),
     "fedlens_last_commit_timestamp_seconds": Kind(
-        "gauge", ("task",), "When the last round was committed, in seconds since the epoch; 0: none yet."
+        "gauge",
+        ("task",),
+        "When the last round was committed, undone since or not, in seconds since the epoch; 0: none yet.",
     ),
     "fedlens_first_round_timestamp_seconds": Kind(
         "gauge", ("task",), "When the first round was opened, in seconds since the epoch; missing: not yet."
@@ -91,6 +98,8 @@ KINDS = {
     ),
 }
 """Every metric of our own, by name."""
+FAILURES = ("internal", "storage-full")
+"""The codes of requests that the server failed to serve."""
 
 
 class Sample(NamedTuple):
@@ -154,7 +163,11 @@ class Metrics(Collector):
                 yield _family(name, kind, found[name])
 
     def _counted(self) -> Iterator[Sample]:
-        for where, served in self.served.copy().items():
+        endpoints = self.served.copy()
+        # From zero on, so that Prometheus sees the first one as an increase.
+        for code in FAILURES:
+            yield Sample("fedlens_errors", (code,), sum(served.codes.get(code, 0) for served in endpoints.values()))
+        for where, served in endpoints.items():
             yield from (Sample("fedlens_requests", (where, code), n) for code, n in served.codes.copy().items())
             yield Sample("fedlens_request_seconds", (where,), served.seconds)
             yield Sample("fedlens_received_bytes", (where,), served.received)

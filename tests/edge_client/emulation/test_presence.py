@@ -97,8 +97,39 @@ async def test_a_phone_attends_in_the_hours_of_its_plan_until_it_is_done() -> No
 
     assert await finished(come_and_go(nights(3, 4), 0, clock, attend_thrice), clock) == "done"
 
-    # From 1 o'clock on: 3 and 4 o'clock, and 3 o'clock of the next day.
-    assert attended == [2, 3, 26]
+    # From 1 o'clock on: at 3 o'clock of three days, each time for two hours.
+    assert attended == [2, 26, 50]
+
+
+async def test_a_phone_that_stays_for_hours_and_days_is_not_interrupted() -> None:
+    clock, began = StudyClock(), list[float]()
+
+    async def attend(own: Clock) -> None:
+        began.append(clock.now())
+        if len(began) == 1:
+            await own.sleep(100 * 3600)
+
+    await finished(come_and_go(PresencePlan(), 0, clock, attend), clock)
+
+    assert began == [StudyClock().now()]
+
+
+async def test_a_phone_that_stays_is_interrupted_when_its_clock_is_set_anew() -> None:
+    clock, plan, told = StudyClock(), PresencePlan(clock_off_s=86400.0), list[tuple[float, float]]()
+
+    async def attend(own: Clock) -> None:
+        told.append((clock.now() / 3600 - HOUR, own.now() - clock.now()))
+        if len(told) < 3:
+            await own.sleep(100 * 3600)
+
+    await finished(come_and_go(plan, 0, clock, attend), clock)
+
+    # It begins in the hour from 1 o'clock on; 23 and 47 hours later it is midnight.
+    (began, first), *others = told
+    assert 0 < began < 1
+    assert first == pytest.approx(plan.clock_error_s(0, HOUR))
+    assert [when for when, _ in others] == pytest.approx([23, 47])
+    assert [error for _, error in others] == pytest.approx([plan.clock_error_s(0, HOUR + hour) for hour in (23, 47)])
 
 
 async def test_a_phone_that_goes_leaves_what_it_does_in_the_middle() -> None:

@@ -107,6 +107,18 @@ def test_of_very_many_photos_the_same_part_of_every_class_is_taken(tmp_path: Pat
     assert at_most(pool, 120) is pool
 
 
+def test_of_very_many_photos_a_small_class_keeps_as_many_as_the_smallest_demo_takes(tmp_path: Path) -> None:
+    of_classes = PhotoPool.open(write_files(tmp_path / "classes", {"cat": 1000, "dog": 10}))
+    people = {f"p{i:02}": {"cat": 20} for i in range(20)} | {"p20": {"cat": 50, "dog": 10}}
+    of_people = PhotoPool.open(write_clients(tmp_path / "people", people))
+
+    for pool in (of_classes, of_people):
+        scale = Scale.of_owners(chosen := at_most(pool, 40), None, seed=1)
+
+        assert all(scale.partition.album(chosen, client).photos(1).photos for client in range(scale.clients))
+        assert (len(chosen.train[1]), len(chosen.test[1])) == (2, 1)
+
+
 def test_of_very_many_photos_every_owner_keeps_some(tmp_path: Path) -> None:
     pool = PhotoPool.open(write_clients(tmp_path, {f"p{i}": {"cat": 5, "dog": 5} for i in range(10)}))
 

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Self
 
-from fedlens_edge_client.emulation.fleet import worker
+from fedlens_edge_client.emulation.fleet import parent_signals, worker
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.messages import Message, WorkerEnded
 from fedlens_edge_client.errors import EdgeClientError, abbreviated
@@ -34,19 +34,14 @@ class FleetProcesses:
     def __enter__(self) -> Self:
         """Start the workers."""
         context = multiprocessing.get_context("spawn")
-        # Workers start with Ctrl-C blocked; this process gets a Ctrl-C of this moment afterwards.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            with _many_files():
-                for number in range(self._config.workers):
-                    ours, theirs = context.Pipe()
-                    process = context.Process(target=worker.main, args=(theirs, self._config, number), daemon=True)
-                    process.start()
-                    theirs.close()
-                    self._processes.append(process)
-                    self._connections[ours] = number
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        with parent_signals.held_back(), _many_files():
+            for number in range(self._config.workers):
+                ours, theirs = context.Pipe()
+                process = context.Process(target=worker.main, args=(theirs, self._config, number), daemon=True)
+                process.start()
+                theirs.close()
+                self._processes.append(process)
+                self._connections[ours] = number
         return self
 
     def __exit__(self, *error: object) -> None:

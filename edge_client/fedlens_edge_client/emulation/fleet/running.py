@@ -19,8 +19,7 @@ def run_fleet(
 ) -> FleetStatus:
     """Run a fleet in worker processes.
 
-    A client that fails before the first round stops the fleet, because the others would wait for it in vain. Later it
-    ends alone.
+    A client that fails ends alone, unless others would wait for it in vain; see `FleetStatus.waits_in_vain`.
 
     Args:
         config: The fleet.
@@ -43,7 +42,7 @@ def run_fleet(
             for message in processes.messages(LOOK_EVERY_S):
                 status.count(message)
                 on_message(message, status)
-            if not stopping and (should_stop() or (status.failures and not status.rounds)):
+            if not stopping and (should_stop() or status.waits_in_vain):
                 stopping = True
                 processes.stop()
     return status

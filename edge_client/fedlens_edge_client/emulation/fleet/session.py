@@ -9,6 +9,7 @@ from rich.table import Table
 
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.display import counted, say
+from fedlens_edge_client.emulation.fleet.messages import client_name
 from fedlens_edge_client.emulation.fleet.progress import FleetProgress
 from fedlens_edge_client.emulation.fleet.running import run_fleet
 from fedlens_edge_client.emulation.fleet.status import FleetStatus
@@ -86,6 +87,9 @@ def introduce(config: FleetConfig, console: Console) -> None:
         f"{len(pool.class_names)} classes ({config.partition.summary}), {counted(config.workers, 'worker')}{engines}",
     )
     say_oddities(pool, console)
+    if absent := sorted({entry.client for entry in config.plan.fault} - set(config.indices)):
+        names = abbreviated([client_name(index) for index in absent], 3)
+        say(console, f"the fault plan names clients that are not here: {names}", "yellow")
 
 
 def say_oddities(pool: PhotoPool, console: Console) -> None:

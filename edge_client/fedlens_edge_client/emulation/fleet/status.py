@@ -103,6 +103,13 @@ class FleetStatus:
         )
         return reasons.most_common(1)[0][0]
 
+    @property
+    def waits_in_vain(self) -> bool:
+        """True if a client has failed before the first round, and another waits until enough clients have enrolled."""
+        if not self.failures or self.rounds:
+            return False
+        return any(isinstance(event, Waiting) and event.reason == "population" for event in self.idle.values())
+
     def _count_event(self, message: Happened) -> None:
         index, event = message.index, message.event
         self.idle[index] = event if isinstance(event, Waiting | Retrying) else None
@@ -114,7 +121,9 @@ class FleetStatus:
             case RoundReported() if index == EVALUATOR:
                 self.evaluations += 1
             case RoundReported():
-                self._round(event.task, event.round_number).reported.add(index)
+                found = self._round(event.task, event.round_number)
+                found.started.add(index)  # in an earlier run, if the update was in the outbox
+                found.reported.add(index)
                 self.reports += 1
                 self.bytes_uploaded += event.upload_bytes
             case RoundRefused(code="round-closed") if index == EVALUATOR:

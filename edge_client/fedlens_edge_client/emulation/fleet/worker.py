@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import ssl
 import threading
 import time
@@ -23,6 +22,7 @@ from fedlens_edge_client.client.transport import Transport
 from fedlens_edge_client.client.unattended import take_part
 from fedlens_edge_client.emulation.emulated_time import FastClock, come_and_go
 from fedlens_edge_client.emulation.faulty_transport import FaultyTransport
+from fedlens_edge_client.emulation.fleet import parent_signals
 from fedlens_edge_client.emulation.fleet.client_executor import ClientExecutor
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.messages import EVALUATOR, ClientEnded, Happened, Message, WorkerEnded
@@ -45,10 +45,7 @@ PROGRESS_EVERY_S = 0.25
 
 def main(connection: Connection, config: FleetConfig, worker: int) -> None:
     """Run a worker's clients until all have ended or the fleet stops; the main function of a process."""
-    # Ctrl-C in a terminal and systemd's SIGTERM reach every process of the group; the parent process decides, and this
-    # process ends with it.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    parent_signals.ignore()  # this process ends with its parent
     from fedlens_edge_client.engines.memory import keep_freed_memory
 
     keep_freed_memory()

@@ -227,7 +227,7 @@ def left_out(federation: Federation, task: Task, most: int, rounds: int = 50) ->
 
 
 def by_class(federation: Federation, task: Task, rounds: int = 20) -> tuple[int, list[ClassAccuracy]] | None:
-    """The latest round of the last ones with confusion matrices, and accuracy by class; None: there is none.
+    """The latest of the last rounds that stand and have confusion matrices, and accuracy by class; None: there is none.
 
     The matrices are those of evaluators, or where none has answered those of the members' trained models. Reads the
     database.
@@ -235,8 +235,13 @@ def by_class(federation: Federation, task: Task, rounds: int = 20) -> tuple[int,
     if not task.settings.confusion:
         return None
     since = task.next_round - 1 - rounds
+    void = select(_rounds.number).where(
+        _rounds.task == task.id, _rounds.state.in_((admin_pb2.ROUND_STATE_ABANDONED, admin_pb2.ROUND_STATE_UNDONE))
+    )
     for columns in (_evaluations, _members):
-        query = select(columns.round, columns.evaluations).where(columns.task == task.id, columns.round > since)
+        query = select(columns.round, columns.evaluations).where(
+            columns.task == task.id, columns.round > since, columns.round.not_in(void)
+        )
         found: dict[int, list[update_pb2.EvaluationSums]] = defaultdict(list)
         for row in federation.store.stream(query.order_by(columns.round.desc())):
             if found and row.round not in found:

@@ -14,7 +14,8 @@ from fedlens_server.http.service import OPERATOR, SERVICE
 
 def routes() -> list[web.RouteDef]:
     """The addresses of every action on every subject."""
-    paths = [f"/{{kind:{kind}}}/{{subject}}/{{action:{'|'.join(of.actions)}}}" for kind, of in SUBJECTS.items()]
+    # aiohttp's own pattern for a part of a path takes no braces, which names may have.
+    paths = [f"/{{kind:{kind}}}/{{subject:[^/]+}}/{{action:{'|'.join(of.actions)}}}" for kind, of in SUBJECTS.items()]
     return [make(path, handler) for path in paths for make, handler in ((web.get, ask), (web.post, change))]
 
 
@@ -49,6 +50,7 @@ def _asked(request: web.Request, message: str = "", status: int = 200) -> web.Re
         "confirm.html",
         status=status,
         action=action,
+        address=request.rel_url.raw_path,  # `path` is decoded, and may mean another one
         word=subjects.word,
         name=subjects.name(subject),
         choices=None if action.choices is None else action.choices(subject),

@@ -28,7 +28,7 @@ def render(request: web.Request, template: str, *, status: int = 200, **values: 
     """A page, or a part of one, from a template; who asks and the time are known to it, too."""
     now, operator = request.app[SERVICE].clock.now(), request.get(OPERATOR)
     may_change = operator is not None and operator.role == admission_pb2.TOKEN_ROLE_OPERATE
-    known = {"path": request.path, "path_qs": request.path_qs, "now": now, "operator": operator}
+    known = {"path": request.path, "now": now, "operator": operator}
     known |= {"may_change": may_change, "message": "", "is_fault": False}
     text = _ENVIRONMENT.get_template(template).render(known | values)
     return web.Response(text=text, content_type="text/html", status=status)

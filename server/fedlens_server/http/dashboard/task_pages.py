@@ -81,16 +81,17 @@ async def _task_page(request: web.Request, message: str, status: int = 200) -> w
         }
 
     found = await asyncio.to_thread(look)
-    settings = json.loads(task.settings.public_json())
+    shown = task.settings.public_json()
     return render(
         request,
         "task.html",
         status=status,
-        settings={key: json.dumps(value) for key, value in settings.items()},
+        settings={key: json.dumps(value) for key, value in json.loads(shown).items()},
+        shown=shown,
         changeable=control.CHANGEABLE,
         phases=[phase.name for phase in task.phases],
         actions=SUBJECTS["tasks"].applying(task),
-        is_latest=before is None,
+        before=before,
         message=message,
         is_fault=status >= 400,
         **_live_values(request, task),
@@ -137,13 +138,17 @@ async def chart_values(request: web.Request) -> web.Response:
 
 
 async def change_settings(request: web.Request) -> web.Response:
-    """`POST /tasks/{task}/settings`: change those settings whose values in the form differ."""
+    """`POST /tasks/{task}/settings`: change those settings whose values differ from those that the form showed."""
     service = request.app[SERVICE]
     task = tasks.find(service.federation, request.match_info["task"])
-    before, fields = json.loads(task.settings.public_json()), await form(request)
+    fields = await form(request)
     try:
+        # Other operators may have changed settings since: what this one left as it was stays theirs.
+        shown = _value("shown", fields.pop("shown", task.settings.public_json()))
+        if not isinstance(shown, dict):
+            raise Malformed("the form cannot be read; open the page again and send it from there")
         given = {key: _value(key, text) for key, text in fields.items()}
-        changed = {key: value for key, value in given.items() if key not in before or before[key] != value}
+        changed = {key: value for key, value in given.items() if key not in shown or shown[key] != value}
         if not changed:
             raise Malformed("no value differs from what it was")
         await service.durable(control.change(service.federation, task, json.dumps(changed), request[OPERATOR]))

@@ -28,7 +28,7 @@ _ENDED = (
     .where(_rounds.ended_at.is_not(None))
     .group_by(_rounds.task, _rounds.state)
 )
-# A counter must not fall: what a rollback undoes was committed.
+# A counter must not fall, nor may the last commit move back: what a rollback undoes was committed.
 _COUNTED = ((admin_pb2.ROUND_STATE_COMMITTED, admin_pb2.ROUND_STATE_UNDONE), (admin_pb2.ROUND_STATE_ABANDONED,))
 
 _FIRST = select(_rounds.task, _rounds.opened_at).where(_rounds.number == 1)
@@ -87,7 +87,7 @@ def _of_federation(federation: Federation) -> Iterator[Sample]:
             yield Sample("fedlens_rounds", (task.name, name), count)
         for event in MEMBER_EVENTS:
             yield Sample("fedlens_members", (task.name, event), federation.member_events[task.id, event])
-        _, last = ended.get((task.id, admin_pb2.ROUND_STATE_COMMITTED), (0, 0.0))
+        last = max(ended.get((task.id, state), (0, 0.0))[1] for state in _COUNTED[0])
         yield Sample("fedlens_last_commit_timestamp_seconds", (task.name,), last)
         if task.id in opened:
             yield Sample("fedlens_first_round_timestamp_seconds", (task.name,), opened[task.id])

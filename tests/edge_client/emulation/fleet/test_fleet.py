@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from shutil import copyfile
+from shutil import copyfile, rmtree
 from typing import Any
 
 import pytest
@@ -25,7 +25,7 @@ from fedlens_edge_client.emulation.fleet.status import FleetStatus
 from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
 from fedlens_edge_client.emulation.presence import PresencePlan
 from fedlens_proto.manifest import Bundle
-from fedlens_proto.v1 import admin_pb2
+from fedlens_proto.v1 import admin_pb2, admission_pb2
 from tests.integration.federation import tiny_bundle
 
 MakeFleet = Callable[..., tuple[FleetConfig, AdminClient]]
@@ -211,9 +211,34 @@ def test_a_wrong_token_ends_the_fleet_with_the_servers_words(fleet_of: MakeFleet
 
     status = run_fleet(config)
 
-    # Who had not asked yet when the first one failed is stopped without a failure.
     assert status.failures
     assert all("the server refuses" in failure for failure in status.failures.values())
+
+
+def test_a_fleet_that_waits_in_vain_for_a_client_that_failed_ends(fleet_of: MakeFleet) -> None:
+    config, admin = fleet_of()
+    few = admin.create_token("few", admission_pb2.TOKEN_ROLE_TRAINER, max_uses=CLIENTS - 1)
+
+    # The server does not hold check-ins of phones, so they are told at once what they wait for.
+    status = run_fleet(replace(config, token=few.secret, evaluator_token=None, presence=PresencePlan()))
+
+    assert len(status.failures) == 1
+    assert status.rounds == {}
+
+
+@pytest.mark.slow
+def test_a_stopped_fleet_goes_on_without_a_client_that_was_banned(fleet_of: MakeFleet) -> None:
+    config, admin = fleet_of()
+    seen: list[FleetStatus] = []
+
+    run_fleet(config, lambda message, status: seen.append(status), should_stop=lambda: any(s.reports for s in seen))
+    # No update in an outbox may tell that rounds have begun before the banned client fails.
+    rmtree(config.state)
+    admin.ban("clients", config.client_id(2).hex(), "it is broken")
+    status = run_fleet(config)
+
+    assert status.failures.keys() == {2}
+    assert admin.show("digits").task.state == admin_pb2.TASK_STATE_FINISHED
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
+from fedlens_edge_client.emulation.fleet.messages import WorkerEnded
 from fedlens_edge_client.emulation.fleet.processes import FleetProcesses, WorkerDied
 from fedlens_edge_client.emulation.fleet.running import run_fleet
 from fedlens_edge_client.errors import Untrusted
@@ -38,6 +39,18 @@ def test_a_dead_worker_is_named_with_its_first_clients(config: FleetConfig) -> N
         os.kill(processes.pids[0], signal.SIGKILL)
         with pytest.raises(WorkerDied, match=r"; client 0, .*, client 4 and 495 more\) was killed by SIGKILL"):
             list(processes.messages(60.0))
+
+
+def test_a_sigterm_to_all_processes_of_a_fleet_that_is_starting_ends_no_worker(config: FleetConfig) -> None:
+    with FleetProcesses(config) as processes:
+        for pid in processes.pids:
+            os.kill(pid, signal.SIGTERM)
+        processes.stop()
+        ended = set[int]()
+        while processes.running:
+            ended |= {message.worker for message in processes.messages(60.0) if isinstance(message, WorkerEnded)}
+
+    assert ended == {0, 1}
 
 
 def test_an_address_or_ca_that_no_client_could_use_starts_no_worker(config: FleetConfig, tmp_path: Path) -> None:

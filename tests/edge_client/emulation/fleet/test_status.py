@@ -17,6 +17,7 @@ from fedlens_edge_client.client.events import (
     Trained,
     Waiting,
 )
+from fedlens_edge_client.emulation.faults import FaultEntry, FaultKind, FaultPlan
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.messages import EVALUATOR, ClientEnded, Happened
 from fedlens_edge_client.emulation.fleet.progress import FleetProgress
@@ -77,6 +78,12 @@ def test_a_round_counts_who_started_who_reported_and_their_losses() -> None:
     assert (status.reports, status.bytes_uploaded) == (1, 500)
 
 
+def test_an_update_out_of_an_earlier_runs_outbox_counts_among_those_that_a_round_waits_for() -> None:
+    lines = printed((0.0, 0, reported(1)), (0.0, 1, RoundStarted(1, 1, 10, 2)), (0.0, 1, reported(1)))
+
+    assert lines == ["round   1: 2 of 2 clients reported"]
+
+
 def test_a_fleet_tells_what_is_left_out_of_its_photos_and_what_is_odd(config: FleetConfig) -> None:
     pool = replace(config.pool, skipped={"files [x]": ("a/1.png",)}, notes=("only client '[anna]' has photos of a",))
     console = Console(file=StringIO(), width=200)
@@ -91,12 +98,35 @@ def test_a_fleet_tells_what_is_left_out_of_its_photos_and_what_is_odd(config: Fl
     ]
 
 
+def test_clients_that_a_fault_plan_names_and_a_fleet_lacks_are_told(config: FleetConfig) -> None:
+    faults = [FaultEntry(client=client, round=1, kind=FaultKind.NAN) for client in (6, 0, 4, 5)]
+    console = Console(file=StringIO(), width=200)
+
+    introduce(replace(config, plan=FaultPlan(fault=tuple(faults))), console)
+
+    assert isinstance(console.file, StringIO)
+    assert console.file.getvalue().splitlines()[1:] == [
+        "the fault plan names clients that are not here: client 5, client 6"
+    ]
+
+
 def test_a_client_that_failed_is_named() -> None:
     status = FleetStatus()
     status.count(ClientEnded(0, 2, "the server refuses (forbidden): revoked"))
     status.count(ClientEnded(0, 3, None))
 
     assert status.failures == {2: "the server refuses (forbidden): revoked"}
+
+
+def test_clients_wait_in_vain_if_one_has_failed_and_the_task_has_not_started() -> None:
+    status = heard((0, Waiting("population", 2000)), (1, Waiting("next_round", 2000)))
+    all_run = status.waits_in_vain
+    status.count(ClientEnded(0, 2, "banned"))
+    one_failed = status.waits_in_vain
+    status.count(Happened(0, 0, Waiting("next_round", 2000)))
+    task_runs = status.waits_in_vain
+
+    assert (all_run, one_failed, task_runs) == (False, True, False)
 
 
 def test_without_a_terminal_each_round_is_one_line() -> None:

@@ -233,6 +233,20 @@ async def test_a_page_says_while_the_server_does_not_renew_it(server: Server, br
     await expect(notice).to_be_hidden()
 
 
+async def test_a_page_says_so_too_when_the_server_takes_a_request_and_never_answers(
+    server: Server, browser: Browser
+) -> None:
+    await rounds(server, 1)
+    watched = await opened(browser, server)
+    await watched.go("/tasks/1")
+
+    await watched.page.route("**/live", lambda route: None)
+
+    # The page gives up after ten seconds.
+    notice = watched.page.get_by_role("alert")
+    await expect(notice).to_contain_text("has not been updated since", timeout=30_000)
+
+
 async def test_a_page_that_shows_a_round_goes_to_the_login_once_its_session_is_over(
     server: Server, browser: Browser
 ) -> None:

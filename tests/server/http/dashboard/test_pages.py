@@ -3,12 +3,15 @@
 import json
 import re
 from base64 import urlsafe_b64encode
+from html import unescape
 from pathlib import Path
+from urllib.parse import urldefrag, urljoin
 
 import pytest
+from markupsafe import escape
 
 from fedlens_export.signing import new_key
-from fedlens_proto.v1 import admin_pb2
+from fedlens_proto.v1 import admin_pb2, admission_pb2
 from fedlens_server.http.dashboard.actions import SUBJECTS
 from fedlens_server.http.dashboard.pages import ROOT
 from fedlens_server.init import initialise
@@ -151,6 +154,18 @@ async def test_accuracy_by_class_is_that_of_the_latest_round_with_matrices(serve
     assert "class 0 100.0% 2 class 1 66.7% 6" in words
 
 
+async def test_accuracy_by_class_is_not_that_of_a_round_that_was_undone(server: Server) -> None:
+    await rounds(server, 2, confusion=True)
+    operator = await logged_in(server)
+
+    before = text_of(await operator.page("/tasks/1"))
+    await operator.post("/tasks/1/rollback", value="1")
+    after = text_of(await operator.page("/tasks/1"))
+
+    assert "Accuracy by class round 2" in before
+    assert "Accuracy by class round 1" in after
+
+
 async def test_who_was_left_out_is_shown_with_the_reason_and_nothing_in_it_becomes_html(server: Server) -> None:
     (one, _) = await rounds(server, 0)
     await server.create(tiny_bundle(), name=HOSTILE, population=9)
@@ -260,12 +275,17 @@ async def test_an_action_that_cannot_be_done_says_why_and_changes_nothing(server
     assert (await server.show()).task.rounds_committed == 2
 
 
+def _settings_form(page: str) -> dict[str, str]:
+    """The fields of the form of a task's settings, as a browser sends them."""
+    found = page.partition(f'action="{ROOT}/tasks/1/settings"')[2].partition("</form>")[0]
+    return {name: unescape(value) for name, value in re.findall(r'<input [^>]*name="(\w+)" value="([^"]*)"', found)}
+
+
 async def test_settings_in_the_form_are_changed_and_others_stay(server: Server) -> None:
     await rounds(server, 0)
     operator = await logged_in(server)
     page = await operator.page("/tasks/1")
-    form = dict(re.findall(r'<input id="setting-\w+" name="(\w+)" value="([^"]*)"', page))
-    form = {key: value.replace("&#34;", '"') for key, value in form.items()}
+    form = _settings_form(page)
 
     same = await operator.post("/tasks/1/settings", **form)
     wrong = await operator.post("/tasks/1/settings", **(form | {"goal": "many"}))
@@ -279,6 +299,36 @@ async def test_settings_in_the_form_are_changed_and_others_stay(server: Server) 
     assert "Changed: goal, rest." in await operator.page("/tasks/1")
     settings = json.loads((await server.show()).task.settings_json)
     assert (settings["goal"], settings["rest"], settings["deadline_s"]) == (3, "fair", 3600.0)
+
+
+async def test_a_form_leaves_what_another_operator_has_changed_since_it_was_shown(server: Server) -> None:
+    await rounds(server, 0)
+    operator, task = await logged_in(server), server.service.federation.tasks[1]
+    form = _settings_form(await operator.page("/tasks/1"))
+
+    await operator.post("/tasks/1/settings", goal="5")
+    done = await operator.post("/tasks/1/settings", **(form | {"deadline_s": "7200"}))
+    unreadable = await operator.post("/tasks/1/settings", **(form | {"shown": "[1]", "goal": "9"}))
+
+    assert (done.status, unreadable.status) == (303, 400)
+    assert (task.settings.goal, task.settings.deadline_s) == (5, 7200.0)
+
+
+async def test_the_page_about_a_refused_change_renews_its_parts_as_the_task_s_own_does(server: Server) -> None:
+    await rounds(server, 0)
+    operator = await logged_in(server)
+
+    def renewed_from(page: str) -> str:
+        found = re.search(rf'<div id="actions" hx-get="{ROOT}([^"]*)"', page)
+        assert found is not None
+        return found[1]
+
+    refused = await operator.post("/tasks/1/settings", goal="many")
+    earlier = await operator.page("/tasks/1?before=7")
+
+    assert refused.status == 400
+    assert renewed_from(refused.body.decode()) == "/tasks/1"
+    assert renewed_from(earlier) == "/tasks/1?before=7"
 
 
 async def test_clients_come_by_pages_and_can_be_chosen(server: Server) -> None:
@@ -314,6 +364,27 @@ async def test_a_client_shows_what_it_was_told_and_is_banned_and_let_in_again(se
     assert "Last told assignment about task demo" in words and "demo yes 1 1 0 0" in words
     assert "banned" in banned and "uploads noise" in banned and "Unban" in banned
     assert "active" in text_of(await operator.page(path))
+
+
+@pytest.mark.parametrize("name", ["phones #2", "team/phones", "a?b", "a\\b", "phone%73", "{phones}"])
+async def test_a_token_of_any_name_is_revoked_from_the_list_and_no_other_is(server: Server, name: str) -> None:
+    operator = await logged_in(server)
+    for each in ("phones", name):
+        await operator.post("/tokens/new", name=each, role="trainer")
+
+    listed = await operator.page("/tokens")
+    link = re.search(rf'href="([^"]*/revoke)">Revoke<span class="hidden"> {re.escape(escape(name))}<', listed)
+    assert link is not None
+    asked = await operator.page(unescape(link[1]).removeprefix(ROOT))
+    form = re.search(r'<form method="post" action="([^"]*)">', asked)
+    assert form is not None
+    # As a browser: what follows a `#` is not sent, and a backslash is a slash.
+    address = urldefrag(urljoin(unescape(link[1]), unescape(form[1]).replace("\\", "/"))).url
+    done = await operator.post(address.removeprefix(ROOT))
+
+    tokens = admission_pb2.ListTokensResponse.FromString((await server.admin("GET", "/v1/admin/tokens")).body).tokens
+    assert f"The token {escape(name)} ." in text_of(asked)
+    assert (done.status, [each.name for each in tokens if each.revoked_at]) == (303, [name])
 
 
 async def test_a_new_token_is_shown_once_with_link_and_qr_code_and_lets_a_client_in(

@@ -1,6 +1,8 @@
 """What a scrape of a running server gives."""
 
 import asyncio
+import errno
+import os
 import re
 from hashlib import sha256
 from pathlib import Path
@@ -11,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fedlens_proto.v1 import admin_pb2
 from tests.server.bundles import tiny_bundle
 from tests.server.http.dashboard.visitors import Visitor, logged_in
-from tests.server.http.running import Server, connected, head, running, until
+from tests.server.http.running import Server, connected, head, running, trained, until, update
 from tests.server.telemetry.logs import logged
 
 
@@ -181,6 +183,42 @@ async def test_the_count_of_committed_rounds_does_not_fall_when_rounds_are_undon
     # The first two, of which one is undone, and the third, which was open.
     assert found["fedlens_rounds_total", "committed", "demo"] == 2.0
     assert found["fedlens_rounds_total", "abandoned", "demo"] == 1.0
+
+
+async def test_the_time_of_the_last_commit_stays_when_rounds_are_undone(server: Server) -> None:
+    client, assignment = await server.member()
+    for _ in range(2):
+        server.clock.wind(100.0)
+        await client.upload(assignment)
+        assignment = await client.assignment()
+    before = await scraped(server)
+
+    asked = admin_pb2.RoundRequest(protocol=1, round=1).SerializeToString()
+    answer = await server.admin("POST", "/v1/admin/tasks/demo/rollback", asked)
+
+    assert answer.status == 200, answer
+    key = ("fedlens_last_commit_timestamp_seconds", "demo")
+    assert (before[key], (await scraped(server))[key]) == (server.clock.now(), server.clock.now())
+
+
+async def test_requests_that_the_server_failed_to_serve_are_counted_from_zero_on(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    client, assignment = await server.member(40_000)
+    body = update(assignment, trained(40_000))
+    before = await scraped(server)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        answer = await client.upload(assignment, body)
+    after = await scraped(server)
+
+    assert answer.status == 507, answer
+    codes = ("internal", "storage-full")
+    found = [[scrape["fedlens_errors_total", code] for code in codes] for scrape in (before, after)]
+    assert found == [[0.0, 0.0], [0.0, 1.0]]
 
 
 async def test_labels_come_from_no_stranger(server: Server) -> None:
