@@ -53,6 +53,7 @@ def test_a_run_that_failed_at_a_node_begins_anew_with_the_same_command(
     plan = without_photos(run, run.folder.relative_to(out))
 
     *told, end = node.carried_out(luggage, plan, state, "cpu", made(), None)
+    luggage.remove("node")
 
     assert end == JobEnded(run.name, "the task is failed")
     for changes in (message for message in told if isinstance(message, bytes)):
