@@ -78,7 +78,10 @@ class Luggage:
 
     def remove(self, node: str) -> None:
         """Remove the folder."""
-        shutil.rmtree(self.folder(node), ignore_errors=True)
+        folder = self.folder(node)
+        shutil.rmtree(folder, ignore_errors=True)
+        if folder in _held:
+            _held.pop(folder).close()
 
 
 def without_photos(plan: RunPlan, folder: Path) -> RunPlan:
