@@ -127,6 +127,12 @@ def asks(plan: pb.LocalPlan, statistic: str) -> bool:
     return any(each.WhichOneof("kind") == statistic for each in plan.statistics)
 
 
+def counts_photos(plan: pb.LocalPlan) -> bool:
+    """True if an update says how many photos its client has: it has trained on them, or tells of their labels."""
+    of_labels = asks(plan, "class_counts") or asks(plan, "label_distribution")
+    return of_labels or any(each.train.rows == pb.ROWS_TRAIN for each in plan.instructions)
+
+
 def downloads(plan: pb.LocalPlan, manifest: manifest_pb2.Manifest) -> set[str]:
     """Names of the sets that a client without state cannot do without."""
     return (_read_by(uses(plan, manifest)) | {upload.base for upload in plan.uploads}) - {""}

@@ -112,9 +112,8 @@ def execute(
         chosen = {tensor.name for tensor in select(bundle.tensors, selector)}
         return tensors if not selector.ByteSize() else {key: tensors[key] for key in tensors if key in chosen}
 
-    ran = any(each.train.rows == assignment_pb2.ROWS_TRAIN for each in plan.instructions)
     return TrainingResult(
-        num_examples=len(train) if ran or counts_labels else 0,
+        num_examples=len(train) if plans.counts_photos(plan) else 0,
         class_counts=tuple(int(count) for count in counts),
         evaluations=evaluations,
         keeps={keep.state: selected(keep.value, keep.tensors) for keep in plan.keeps},

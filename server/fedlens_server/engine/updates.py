@@ -210,17 +210,19 @@ def _store(
         return receipt
     for blob in blobs:
         transaction.place(blob)
+    is_counted = membership.task.settings.dp is None
     _write(
         federation,
         transaction,
         membership,
         state=admin_pb2.MEMBER_STATE_REPORTED,
         body_sha256=received.body_sha256,
-        bytes_received=received.body_size,
-        num_examples=header.num_examples if membership.task.settings.dp is None else 0,
+        # With privacy the size of the header would tell how many digits its numbers have.
+        bytes_received=received.body_size if is_counted else sum(blob.size for blob in blobs),
+        num_examples=header.num_examples if is_counted and plans.counts_photos(membership.local_plan) else 0,
         class_counts=tuple(header.class_counts) or None,
         label_distribution=tuple(header.label_distribution) or None,
-        norms=vetting.norms_for_rules([upload.name for upload in header.uploads], norms),
+        norms=vetting.norms_for_rules([upload.name for upload in header.uploads], norms) if is_counted else None,
         evaluations=evaluation.to_json(header.evaluations),
         blobs={upload.name: blob.digest for upload, blob in zip(header.uploads, blobs, strict=True)},
     )

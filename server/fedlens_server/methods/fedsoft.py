@@ -60,6 +60,7 @@ from fedlens_server.planning.method import (
 OBJECTIVE = "proximal"
 IMPORTANCE, MEAN = "importance", "mean"
 LEAST = 1e-12
+MOST_SUM = 1.001  # of an honest client's shares, with room for float32
 BEST = "best"  # download and option; also the entry of each client: the number of that centre
 OWN = "own"
 OPTIONS = {
@@ -103,8 +104,10 @@ class FedSoft:
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """Each centre is the mean of all models, by importance and numbers of examples."""
         trained = with_photos(updates)
-        # Shares are at most 1; a greater or negative one would make a single client's model the centre.
+        # Shares are at most 1, and add up to 1; others would make a single client's model the centre, or every centre.
         importance = np.clip([update.values[IMPORTANCE]["score"] for update in trained], LEAST, 1.0).astype(np.float64)
+        sums = importance.sum(axis=1, keepdims=True)
+        importance = np.where(sums > MOST_SUM, importance / sums, importance)
         shares = client_shares(importance, [update.num_examples for update in trained])
         models = [update.values[WEIGHTS] for update in trained]
         new = {

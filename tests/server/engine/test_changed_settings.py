@@ -13,6 +13,7 @@ from fedlens_proto.v1 import admin_pb2
 from fedlens_server.engine import updates
 from fedlens_server.engine.arrivals import participation
 from fedlens_server.errors import Unavailable, UpdateInvalid
+from fedlens_server.rules.epsilon import epsilon_of
 from fedlens_server.store import schema
 from tests.server.bundles import tiny_bundle
 from tests.server.engine.arrivals import Arrivals
@@ -70,7 +71,9 @@ def test_privacy_that_was_spent_under_a_higher_limit_is_told(server: Arrivals) -
     server.report(ALICE)
     server.advance()
 
-    assert server.task.most_participations == server.show().task.privacy.participations == 4
+    privacy = server.show().task.privacy
+    assert server.task.most_participations == privacy.participations == 4
+    assert privacy.epsilon == privacy.spent == epsilon_of(4, 1e-6, 4)
     assert is_finished(server, ALICE)
 
 

@@ -1,7 +1,7 @@
 """Tasks with central privacy: fresh noise, what is stored of trainers, and how often each takes part."""
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -151,6 +151,18 @@ def test_nothing_is_stored_of_a_trainer_but_that_it_took_part(server: Arrivals) 
     assert server.members()[ALICE].num_examples == 0
 
 
+@pytest.mark.parametrize("difference", [False, True])
+def test_neither_sizes_nor_norms_tell_of_a_trainers_photos(server: Arrivals, difference: bool) -> None:
+    server.take(**PRIVATE, goal=2, difference=difference)
+    for client, photos in ((ALICE, 1), (BOB, 123_456)):
+        server.check_in(client)
+        server.report(client, num_examples=photos)
+
+    alice, bob = server.store.read(select(schema.members))
+    assert alice.bytes_received == bob.bytes_received > 0
+    assert alice.norms is bob.norms is None
+
+
 def test_statistics_that_nobody_asked_for_are_refused(server: Arrivals) -> None:
     server.take(**PRIVATE)
     server.check_in(ALICE)
@@ -260,12 +272,16 @@ def test_operators_see_what_is_promised_and_what_is_spent(server: Arrivals) -> N
     assert not server.take(name="open").show("open").task.HasField("privacy")
 
 
-def test_one_who_is_forgotten_while_its_update_is_aggregated_has_spent_too(server: Arrivals) -> None:
+@pytest.mark.parametrize("meanwhile", [lambda server: None, Arrivals.reopen], ids=["", "restart"])
+def test_one_who_is_forgotten_while_its_update_is_aggregated_has_spent_too(
+    server: Arrivals, meanwhile: Callable[[Arrivals], None]
+) -> None:
     server.take(**PRIVATE, goal=1)
     server.check_in(ALICE)
     server.report(ALICE)
     server.freeze()
     server.forget(ALICE)
+    meanwhile(server)
 
     server.advance()
 

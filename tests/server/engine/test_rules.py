@@ -15,6 +15,7 @@ from fedlens_server.planning.task_settings import SettingsError
 from tests.server.engine.arrivals import Arrivals
 from tests.server.fakes import ALICE, BOB, CAPABILITIES, CAROL, DAVE, EVE, SEED, Bench
 from tests.server.methods.programs import prototyping
+from tests.server.methods.test_fedap import with_running_statistics
 from tests.server.networks import network, weights
 
 HONEST = (ALICE, BOB, CAROL, DAVE)
@@ -99,6 +100,15 @@ def test_with_the_rules_off_the_poisoner_has_its_way(server: Arrivals) -> None:
     poisoned(server)
     server.advance()
     assert np.abs(bias(server)).max() > 1e37
+
+
+def test_nobody_counts_photos_and_so_sets_the_measure_where_nothing_is_trained(server: Arrivals) -> None:
+    server.take(with_running_statistics(), method="fedap", rounds=2, goal=2, options={"warm_up": 0})
+    assert server.has_place(ALICE)
+
+    server.upload(ALICE, server.tensors(server.assignment(ALICE)), num_examples=1)
+
+    assert server.members()[ALICE].num_examples == 0
 
 
 def test_who_was_left_out_is_told_again_that_its_update_is_stored(server: Arrivals) -> None:

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from fedlens_proto.plans import counts_photos
 from fedlens_proto.v1 import assignment_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
 from fedlens_server.methods.arithmetic.linear_combination import linear_combination
@@ -45,6 +46,10 @@ def statistics(client: bytes, mean: float) -> Update:
 def model(client: bytes, value: float, photos: int = 1) -> Update:
     kept = {name: tensor for name, tensor in weights(value).items() if not name.startswith("bn")}
     return Update(client=client, num_examples=photos, values={"weights": kept})
+
+
+def test_nobody_counts_photos_in_the_phase_that_trains_nothing() -> None:
+    assert [counts_photos(phase.plan) for phase in recomputing().phases] == [True, False, True]
 
 
 def test_the_worked_cases() -> None:

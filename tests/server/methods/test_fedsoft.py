@@ -53,6 +53,14 @@ def test_a_share_that_none_can_have_does_not_take_a_centre(claimed: list[float])
     assert float(state.shared["centre-1"]["fc.bias"][0]) >= 1.5  # as if Alice's shares were 1, or none
 
 
+def test_shares_that_add_up_to_more_than_one_weigh_no_more_than_others() -> None:
+    method = made("fedsoft", SOFT)
+
+    state = after(method, begun(method), [answer(BOB, 4.0, [1.0, 1.0]), answer(ALICE, 1.0, [0.5, 0.5])])
+
+    assert [float(state.shared[f"centre-{k}"]["fc.bias"][0]) for k in range(2)] == [2.5, 2.5]
+
+
 def test_with_best_a_client_starts_from_the_centre_of_its_greatest_share() -> None:
     method = made("fedsoft", SOFT, options={"start": "best"})
     check_plans(method, SOFT)

@@ -88,10 +88,11 @@ def committed(transaction: Transaction, task: Task, current: Round) -> None:
         return
     before, limit = task.most_participations, task.settings.max_participations
     reported = (c for c, member in current.members.items() if member.state == admin_pb2.MEMBER_STATE_REPORTED)
-    known = (task.participations.get(client) for client in reported)
-    # A client that was forgotten while its update was being aggregated may have been one of those with most.
-    unknown = before + 1 if limit is None else min(before + 1, limit)
-    most = max((unknown if each is None else each.times for each in known), default=0)
+    times = (past(task, client).times for client in reported)
+    # A client that was forgotten while its update was being aggregated, and so has none, may have been one of those
+    # with most. The limit may have been lowered since it got its place.
+    unknown = before + 1 if limit is None or before > limit else min(before + 1, limit)
+    most = max((found or unknown for found in times), default=0)
     if most > before:
         row = update(schema.tasks).where(schema.tasks.c.id == task.id)
         transaction.execute(row.values(most_participations=most))

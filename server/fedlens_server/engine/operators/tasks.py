@@ -139,7 +139,8 @@ def _privacy(task: Task) -> admin_pb2.Privacy | None:
     dp = task.settings.dp
     if dp is None:
         return None
-    most, now = task.settings.max_participations or 0, task.most_participations
+    now = task.most_participations
+    most = max(task.settings.max_participations or 0, now)  # the limit may have been lowered since
     epsilon, spent = (epsilon_of(dp.noise, dp.delta, times) for times in (most, now))
     return admin_pb2.Privacy(delta=dp.delta, epsilon=epsilon, spent=spent, participations=now)
 
