@@ -89,9 +89,8 @@ def execute(
     train, validation = without_validation(photos.train, plan.validation_percent)
     rows = {assignment_pb2.ROWS_TRAIN: train, assignment_pb2.ROWS_VALIDATION: validation}
     trains = plans.reads_rows(plan, assignment_pb2.ROWS_TRAIN)
-    asked = {statistic.WhichOneof("kind") for statistic in plan.statistics}
-    counts_labels = not asked.isdisjoint({"class_counts", "label_distribution"})
-    if (trains or counts_labels or plans.reads_rows(plan, assignment_pb2.ROWS_VALIDATION)) and not train.entries:
+    is_counted = plans.counts_photos(plan)
+    if (trains or is_counted or plans.reads_rows(plan, assignment_pb2.ROWS_VALIDATION)) and not train.entries:
         raise AssignmentFailed(update_pb2.FAILURE_REASON_NO_PHOTOS, "there is no labelled train photo")
     check_amounts(len(train), len(validation))
     if plans.reads_rows(plan, assignment_pb2.ROWS_PUBLIC):
@@ -105,7 +104,9 @@ def execute(
         read = plans.still_read(plan, index)
         for name in values.keys() - read:
             del values[name]
-    evaluations = {each.label: run.evaluate(each, photos.test.rows, "confusion" in asked) for each in plan.evaluations}
+    evaluations = {
+        each.label: run.evaluate(each, photos.test.rows, plans.asks(plan, "confusion")) for each in plan.evaluations
+    }
 
     def selected(name: str, selector: assignment_pb2.TensorSelector) -> Tensors:
         tensors = values[name]
@@ -113,7 +114,7 @@ def execute(
         return tensors if not selector.ByteSize() else {key: tensors[key] for key in tensors if key in chosen}
 
     return TrainingResult(
-        num_examples=len(train) if plans.counts_photos(plan) else 0,
+        num_examples=len(train) if is_counted else 0,
         class_counts=tuple(int(count) for count in counts),
         evaluations=evaluations,
         keeps={keep.state: selected(keep.value, keep.tensors) for keep in plan.keeps},
