@@ -76,6 +76,9 @@ def plan(study: Study, photos: StudyPhotos, out: Path) -> StudyPlan:
         StudyError: A setting is wrong.
         EdgeClientError: The photos cannot serve the partition.
     """
+    most = max(map(study.clients_of, study.methods))
+    if absent := [entry.client for entry in study.faults.fault if entry.client >= most]:
+        raise StudyError(f"faults.fault: found client {absent[0]}, must be 0 to {most - 1}: no method has more clients")
     models = dict.fromkeys(model for label in study.methods for model in study.models_of(label))
     backbones = {model: spec for model in models if (spec := _backbone(study, photos, model)) is not None}
     weights = _digest(study.model.backbone_weights)

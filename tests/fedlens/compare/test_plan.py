@@ -69,6 +69,17 @@ def test_faults_that_are_ruled_out_in_words_make_no_other_runs(tmp_path: Path, s
     assert not set(none) & set(some)
 
 
+def test_a_planned_fault_needs_a_method_that_has_its_client(tmp_path: Path, source: Path) -> None:
+    plain = {"method": "fedavg"}
+    tables = {"faults": {"fault": [{"client": 5, "round": 1, "kind": "vanish"}]}, "methods": {"plain": plain}}
+
+    with pytest.raises(StudyError, match=r"faults.fault: found client 5, must be 0 to 3: no method has more clients"):
+        planned(study(source, tables=tables), tmp_path, tmp_path / "out")
+
+    tables["methods"] = {"plain": plain, "many": plain | {"clients": 6}}
+    assert planned(study(source, tables=tables), tmp_path, tmp_path / "out").runs
+
+
 def test_a_method_may_have_clients_and_a_head_of_its_own(tmp_path: Path, source: Path) -> None:
     plain = {"method": "fedavg"}
     methods = {"plain": plain, "pooled": plain | {"clients": 1}, "linear": plain | {"head": "linear"}}

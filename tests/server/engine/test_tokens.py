@@ -181,6 +181,7 @@ def test_the_role_read_changes_nothing(method: str) -> None:
         ({"name": " a"}, "name: found ' a'"),
         ({"name": "a\nb"}, r"name: found 'a\\nb'"),
         ({"name": "admin"}, "not 'admin', the config's own token"),
+        ({"name": ".."}, r"name: found '\.\.', must be 1 to 100 printable characters, not '\.' or '\.\.'"),
         ({"role": pb.TOKEN_ROLE_UNSPECIFIED}, "role: found 0, must be trainer, evaluator, read or operate"),
         ({"role": 77}, "role: found 77, must be"),
         ({"max_uses": 1_000_000_001}, "max_uses: found 1000000001, must be 1 to 1000000000"),

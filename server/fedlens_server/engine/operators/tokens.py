@@ -28,6 +28,8 @@ _CLIENT_ROLES = {
     admission_pb2.TOKEN_ROLE_TRAINER: enrolment_pb2.CLIENT_ROLE_TRAINER,
     admission_pb2.TOKEN_ROLE_EVALUATOR: enrolment_pb2.CLIENT_ROLE_EVALUATOR,
 }
+# A dot is no part of an address that a client keeps: it could not name the token that is to be revoked.
+_RESERVED = (ADMIN.name, ".", "..")
 _OPERATOR_ROLES = (admission_pb2.TOKEN_ROLE_READ, admission_pb2.TOKEN_ROLE_OPERATE)
 _columns, _uses = schema.tokens.c, schema.token_uses.c
 _ALL = select(schema.tokens, _uses.uses).outerjoin(schema.token_uses, _uses.token == _columns.name)
@@ -134,10 +136,10 @@ def listed(federation: Federation) -> admission_pb2.ListTokensResponse:
 def _checked(request: admission_pb2.CreateTokenRequest) -> dict[str, int | None]:
     """The numbers of clients that a new token lets in, after a look at everything that can be wrong with it."""
     name = request.name
-    if not name or len(name) > MAX_NAME or not name.isprintable() or name != name.strip() or name == ADMIN.name:
+    if not name or len(name) > MAX_NAME or not name.isprintable() or name != name.strip() or name in _RESERVED:
         raise Malformed(
-            f"name: found {name[:MAX_NAME]!r}, must be 1 to {MAX_NAME} printable characters, and not {ADMIN.name!r}, "
-            "the config's own token"
+            f"name: found {name[:MAX_NAME]!r}, must be 1 to {MAX_NAME} printable characters, not '.' or '..', and not "
+            f"{ADMIN.name!r}, the config's own token"
         )
     if not 0 <= request.expires_in_s <= MAX_LIFE_S:
         raise Malformed(f"expires_in_s: found {request.expires_in_s:g}, must be 0 to {MAX_LIFE_S:.0f}")
