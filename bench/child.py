@@ -19,6 +19,7 @@ from fedlens_edge_client.engines import Engine, Rows
 from fedlens_edge_client.engines.child.child import Child
 from fedlens_edge_client.engines.child.engine import ChildEngine
 from fedlens_edge_client.engines.choice import ABILITIES, EngineName, make_engine
+from fedlens_edge_client.engines.memory import keep_freed_memory
 from fedlens_export.exporting import ExportSpec, export_bundle
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.programs import pt2_forms
@@ -34,6 +35,7 @@ HERE = "in this process"
 
 def measure(folder: Path) -> Iterator[Row]:
     """Two rows for each engine."""
+    keep_freed_memory()  # as the child does
     weights = folder / "weights.pt"
     torch.save(seen_noise(MODEL, SIDE).state_dict(), weights)
     spec = ExportSpec(

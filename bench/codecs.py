@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bench import models, wire_bytes
 from bench.fleets import fleet
 from bench.row import Row, Sample, against_target
-from bench.server_process import serving
+from bench.server_process import serving, whole_rounds
 from fedlens.digits import SIDE, write_digits
 from fedlens_edge_client.emulation.fleet.running import run_fleet
 from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
@@ -90,7 +90,7 @@ def _outcome(bundle: Bundle, photos: PhotoPool, codecs: Mapping[str, Any], folde
         server.create_task(bundle, {**settings, **codecs})
         where = {"server": server.url, "token": server.trainer_token, "workers": WORKERS}
         run_fleet(fleet(photos, partition, CLIENTS, folder / "fleet", **where))
-        members = server.admin.show("bench").rounds[ROUNDS].members
+        members = whole_rounds(server.admin.show("bench"))[ROUNDS].members
     sums = [each for member in members for each in member.evaluations]
     assert all(each.label == "start" for each in sums)
     count = sum(each.count for each in sums)

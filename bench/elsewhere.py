@@ -1,6 +1,7 @@
-"""A state in PostgreSQL and a bucket: both servers on this machine, and both wait for its disk.
+"""A state in PostgreSQL and a bucket: both servers on this machine. PostgreSQL waits for its disk, versitygw does not.
 
-Floor: the same with SQLite and a folder.
+Floor: the same with SQLite and a folder, in turns. What waits for the disk is a real bucket's own affair, and its
+network's time is not in it.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from fedlens_server.init import DATA
 from fedlens_server.store import StateAddress, Store
 from tests.server.elsewhere import Cluster, Gateway, elsewhere, running_cluster, running_gateway
 
-CLIENTS, ROUNDS = 500, 8
+CLIENTS, ROUNDS, TURNS = 500, 5, 2
 # Name: (layers, most times the floor). Blobs of up to 64 KiB are rows, larger ones objects.
 HEADS: dict[str, tuple[dict[str, tuple[int, ...]], float]] = {
     "10 kB (rows)": (many_clients.HEAD, 2.0),
@@ -66,16 +67,18 @@ def _commits(
 ) -> Row:
     raw, bundle = blob.encode(models.tensors(layers, seed=2)), models.inert_bundle(layers, folder / "bundle")
 
-    def commits(state: StateAddress) -> Sample:
+    def commits(state: StateAddress) -> list[float]:
         with serving(state.folder.parent, state=state) as server:
             server.create_task(bundle, {"rounds": ROUNDS, "population": CLIENTS})
             asyncio.run(small_rounds.take_part(server, CLIENTS, raw, state.folder.parent))
-            return Sample(tuple(1000 * gap for gap in differences(server.round_ends())))
+            return [1000 * gap for gap in differences(server.round_ends())]
 
-    floor = commits(StateAddress(folder=folder / "here" / DATA))
-    found = commits(elsewhere(folder / "there" / DATA, cluster, gateway))
+    floor, found = list[float](), list[float]()
+    for turn in range(TURNS):
+        floor += commits(StateAddress(folder=folder / f"here {turn}" / DATA))
+        found += commits(elsewhere(folder / f"there {turn}" / DATA, cluster, gateway))
     title = f"commit to commit, trivial work, {CLIENTS} clients, head of {name}, PostgreSQL and S3"
-    return against_floor(title, floor, found, most, "SQLite and a folder")
+    return against_floor(title, Sample(tuple(floor)), Sample(tuple(found)), most, "SQLite and a folder")
 
 
 def _updates(folder: Path, cluster: Cluster, gateway: Gateway) -> Row:
@@ -88,13 +91,11 @@ def _updates(folder: Path, cluster: Cluster, gateway: Gateway) -> Row:
     with serving(folder, many_clients.LIMITS, state) as server:
         settings = {"rounds": 1000, "goal": many_clients.UPDATES, "min_reports": many_clients.UPDATES, "rest": 0}
         server.create_task(bundle, many_clients.ARRIVALS | settings)
-        rates = Sample(tuple(asyncio.run(many_clients.updates(server)) for _ in range(REPEATS)))
+        bursts = [asyncio.run(many_clients.updates(server)) for _ in range(REPEATS)]
     return against_target(
-        "updates of 10 kB alone, PostgreSQL",
-        *(Sample((0.0,)), rates, -UPDATES_A_SECOND, "none"),
+        "updates of 10 kB alone, PostgreSQL, server on all cores",
+        *(Sample((0.0,)), Sample(tuple(count / lasted for count, lasted in bursts)), UPDATES_A_SECOND, "none"),
         unit="a second",
         digits=0,
-        judged=-rates.median,
-        judged_text=f"{rates.median:.0f} a second",
-        target_text=f">= {UPDATES_A_SECOND} a second",
+        at_least=True,
     )

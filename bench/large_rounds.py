@@ -14,6 +14,7 @@ from bench import models, trivial_client
 from bench.bare_server import bare_serving, take_part_barely
 from bench.row import Row, Sample, against_target, differences
 from bench.server_process import Server, serving, status_mb
+from bench.small_rounds import SELECTIONS
 
 FEW, MANY = 10, 40
 ROUNDS = 6
@@ -22,58 +23,59 @@ MOST_SECONDS = 2.5
 MOST_MB = 4.5
 
 
-def latency(folder: Path) -> list[Row]:
-    """Commit to commit with ten clients."""
+def latency(folder: Path) -> Iterator[Row]:
+    """Commit to commit with ten clients, a row for each way to select them."""
     blobs = models.write_blobs(models.resnet18(), folder / "blobs", 50)
     size = blobs[0].stat().st_size
     with bare_serving(folder / "bare", FEW, size) as (url, _, ended):
         asyncio.run(take_part_barely(url, FEW, ROUNDS, blobs, shared=False))
-    with _task(folder, FEW, ROUNDS) as server:
-        asyncio.run(_take_part(server, FEW, blobs, folder))
-        commits = Sample(differences(server.round_ends()))
-    name, floor = "round latency, 44.7 MB model, 10 clients", Sample(differences(ended))
-    return [against_target(name, floor, commits, MOST_SECONDS, "bare HTTP server and client", unit="s", digits=2)]
+    floor = Sample(differences(ended))
+    for selection in SELECTIONS:
+        with _task(folder / selection, FEW, ROUNDS, selection) as server:
+            asyncio.run(_take_part(server, FEW, blobs, folder))
+            commits = Sample(differences(server.round_ends()))
+        name = f"round latency, 44.7 MB model, 10 clients, {selection}"
+        yield against_target(name, floor, commits, MOST_SECONDS, "bare HTTP server and client", unit="s", digits=2)
 
 
-def memory(folder: Path) -> list[Row]:
-    """Server peak memory for each client more, between ten and forty."""
+def memory(folder: Path) -> Iterator[Row]:
+    """Server peak memory for each client more, between ten and forty, a row for each way to select them."""
     blobs = models.write_blobs(models.resnet18(), folder / "blobs", 50)
     size = blobs[0].stat().st_size
     bare: dict[int, float] = {}
-    peak: dict[int, float] = {}
-    anonymous: dict[int, float] = {}
     for clients in (FEW, MANY):
         with bare_serving(folder / f"bare {clients}", clients, size) as (url, pid, _):
             asyncio.run(take_part_barely(url, clients, MEMORY_ROUNDS, blobs, shared=False))
             bare[clients] = status_mb(pid, "VmHWM")
-        with _task(folder / f"server {clients}", clients, MEMORY_ROUNDS) as server:
-            with _watching(server.pid) as seen:
-                asyncio.run(_take_part(server, clients, blobs, folder))
-            peak[clients], anonymous[clients] = status_mb(server.pid, "VmHWM"), max(seen)
-    each = (peak[MANY] - peak[FEW]) / (MANY - FEW)
-    note = (
-        f"peak {peak[FEW]:.0f} MB with {FEW} clients, {peak[MANY]:.0f} MB with {MANY}; "
-        f"without mapped files {anonymous[FEW]:.0f} and {anonymous[MANY]:.0f} MB"
-    )
-    return [
-        against_target(
-            "server peak memory per extra client, 44.7 MB model, 10 against 40 clients",
+    for selection in SELECTIONS:
+        peak: dict[int, float] = {}
+        anonymous: dict[int, float] = {}
+        for clients in (FEW, MANY):
+            with _task(folder / f"{selection} {clients}", clients, MEMORY_ROUNDS, selection) as server:
+                with _watching(server.pid) as seen:
+                    asyncio.run(_take_part(server, clients, blobs, folder))
+                peak[clients], anonymous[clients] = status_mb(server.pid, "VmHWM"), max(seen)
+        note = (
+            f"peak {peak[FEW]:.0f} MB with {FEW} clients, {peak[MANY]:.0f} MB with {MANY}; "
+            f"without mapped files {anonymous[FEW]:.0f} and {anonymous[MANY]:.0f} MB"
+        )
+        yield against_target(
+            f"server peak memory per extra client, 44.7 MB model, 10 against 40 clients, {selection}",
             Sample(((bare[MANY] - bare[FEW]) / (MANY - FEW),)),
-            Sample((each,)),
+            Sample(((peak[MANY] - peak[FEW]) / (MANY - FEW),)),
             MOST_MB,
             "bare HTTP server",
             unit="MB",
             digits=2,
             note=note,
         )
-    ]
 
 
 @contextmanager
-def _task(folder: Path, clients: int, rounds: int) -> Iterator[Server]:
+def _task(folder: Path, clients: int, rounds: int, selection: str) -> Iterator[Server]:
     bundle = models.inert_bundle(models.resnet18(), folder / "bundle")
     with serving(folder / "server") as server:
-        server.create_task(bundle, {"rounds": rounds, "population": clients})
+        server.create_task(bundle, {"rounds": rounds, "selection": selection} | SELECTIONS[selection](clients))
         yield server
 
 

@@ -141,7 +141,7 @@ class _Recording(TransportWrapper):
 async def _take_part(bundles: Mapping[str, Bundle], folder: Path) -> list[_Record]:
     """A client for each method, one after the other in each round; by method."""
     async with AsyncExitStack() as stack:
-        records, clients = [], []
+        records, clients, servers = [], [], []
         for method, bundle in bundles.items():
             state = folder / f"{method} state"
             server = stack.enter_context(serving(state / "server"))
@@ -164,9 +164,11 @@ async def _take_part(bundles: Mapping[str, Bundle], folder: Path) -> list[_Recor
             )
             clients.append(await stack.enter_async_context(client))
             records.append(record)
+            servers.append(server)
         for _ in range(UNMEASURED + REPEATS):
-            for client in clients:
+            for client, server in zip(clients, servers, strict=True):
                 await client.run_once()
+                await server.idle()  # the other method's client must not share the processors with this commit
     for record in records:
         del record.times[:UNMEASURED], record.received[:UNMEASURED]
     return records

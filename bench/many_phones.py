@@ -46,9 +46,9 @@ def measure(folder: Path, phones: int = PHONES) -> Iterator[Row]:
         settings = {"rounds": ROUNDS, "population": phones, "codec": "f16", "epochs": 1}
         server.create_task(bundle, settings)
         where = {"server": server.url, "token": server.trainer_token, "workers": WORKERS}
-        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        before = _children_s()
         run_fleet(fleet(PhotoPool.open(folder / "photos"), partition, phones, folder / "fleet", **where))
-        fleet_s = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+        fleet_s = _children_s() - before
         took = Sample(differences(server.round_ends()))
         memory, used = Sample((status_mb(server.pid, "VmHWM"),)), cpu_seconds(server.pid)
     name = f"{phones:,} emulated phones, 32 photos' features each, head 1280-10 sent as f16"
@@ -56,3 +56,9 @@ def measure(folder: Path, phones: int = PHONES) -> Iterator[Row]:
     note = f"all {ROUNDS} rounds: {fleet_s:.0f} s of a core in the fleet, {used:.0f} s in the server"
     yield against_target(f"{name}: a round", none, took, MOST_S, "none", unit="s", digits=1, note=note)
     yield against_target(f"{name}: the server's memory", none, memory, MOST_MB, "none", unit="MB", digits=0)
+
+
+def _children_s() -> float:
+    """Processor time of child processes that have ended, user and system, in seconds."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

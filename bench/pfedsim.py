@@ -16,6 +16,7 @@ from fedlens_proto.blob import Array
 from fedlens_server.methods import pfedsim
 from fedlens_server.planning.local_plans import WEIGHTS
 from fedlens_server.planning.method import State, TaskPlan, Tools, Update
+from fedlens_server.planning.one_thread import use_one_thread
 from fedlens_server.planning.options import read
 from fedlens_server.planning.task_settings import TaskSettings
 
@@ -27,6 +28,7 @@ REPEATS = 9
 
 def similarity(folder: Path) -> list[Row]:
     """The rule of one round of personalisation, from updates to the new state."""
+    use_one_thread()  # as a server does
     bundle = models.inert_bundle(models.linear_network(), folder / "bundle")
     settings = TaskSettings(method="pfedsim", rounds=2, population=CLIENTS, cohort=MEMBERS, options={"warm_up": 0})
     task = TaskPlan(settings=settings, manifests=(bundle.manifest,), options=read(settings, pfedsim.OPTIONS))

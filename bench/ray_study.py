@@ -1,6 +1,7 @@
 """A study on Ray, on two nodes of one core each, against the same study in two processes.
 
-Both are there and warm: what is measured begins with the first run and ends with the last one's result.
+What is measured begins with the first run and ends with the last one's result. As in `fedlens compare`, each run here
+has a new process, while Ray keeps its workers from turn to turn.
 """
 
 import os
@@ -21,7 +22,7 @@ from fedlens.compare.study import parse_study
 from fedlens.compare.work import carry_out
 from fedlens.jobs import Job, JobEnded, JobProgress, run_jobs
 
-WORKERS, REPEATS = 2, 2
+WORKERS, REPEATS = 2, 5
 STUDY = {
     "name": "ray",
     "clients": 10,

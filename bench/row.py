@@ -42,7 +42,7 @@ class Row:
         measured: What FedLens needed.
         judged: The number that the target is about.
         judged_text: That number as people read it.
-        target: `judged` is to be at most this.
+        target: `judged` is to be at most this, or with `at_least` no less.
         target_text: The target as people read it.
         note: Where the time or memory goes.
     """
@@ -57,12 +57,13 @@ class Row:
     judged_text: str
     target: float
     target_text: str
+    at_least: bool = False
     note: str = ""
 
     @property
     def is_met(self) -> bool:
         """Tell whether the target is reached."""
-        return self.judged <= self.target
+        return self.judged >= self.target if self.at_least else self.judged <= self.target
 
 
 def against_floor(
@@ -89,7 +90,7 @@ def against_target(
     measure: str,
     floor: Sample,
     measured: Sample,
-    most: float,
+    target: float,
     floor_is: str,
     *,
     unit: str,
@@ -97,6 +98,7 @@ def against_target(
     judged: float | None = None,
     judged_text: str | None = None,
     target_text: str | None = None,
+    at_least: bool = False,
     note: str = "",
 ) -> Row:
     """A row whose target is a number of its own: the measured median in `unit`, if nothing else is `judged`."""
@@ -110,8 +112,9 @@ def against_target(
         measured=measured,
         judged=value,
         judged_text=f"{value:.{digits}f} {unit}" if judged_text is None else judged_text,
-        target=most,
-        target_text=f"<= {most:g} {unit}" if target_text is None else target_text,
+        target=target,
+        target_text=f"{'>=' if at_least else '<='} {target:g} {unit}" if target_text is None else target_text,
+        at_least=at_least,
         note=note,
     )
 

@@ -1,7 +1,7 @@
 """Rules about 50 updates of 11.2 M float32 on disk, page cache warm, against FedAvg of the same without rules.
 
 `exclude`, `clip` and `cap` need the norms of changes, which the server computes when an update arrives: their time is
-not in the round's, and a row of its own says what it is for one update.
+not in these rows, but in the round latency with `arrivals`.
 """
 
 from collections.abc import Callable

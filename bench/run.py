@@ -3,20 +3,24 @@
     python -m bench.run [--folder DIR] [MEASURE ...]
 
 Every run writes `bench/results/latest.json`, anew after each row, so that one that is killed leaves what it has found.
-A full run also writes `docs/benchmarks.md`, between its two markers.
+A full run also writes `docs/benchmarks.md`, between its two markers. Each measure has a process of its own: what one
+does to its process, as to take a single thread, must not meet the next.
 """
 
 import argparse
 import importlib
+import multiprocessing
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from rich.console import Console
 
 from bench import table
 from bench.row import Row, Skipped
+from fedlens.jobs import exit_text
 from fedlens.whole_file import replacing
 
 REPOSITORY = Path(__file__).parent.parent
@@ -85,7 +89,7 @@ def main() -> None:
         for name in names:
             console.print(f"measuring {name} ...")
             try:
-                for row in _measure(name)(_folder(Path(folder), name)):
+                for row in _rows(name, _folder(Path(folder), name)):
                     rows.append(row)
                     _keep(rows)
                     console.print("  " + "; ".join(table.cells(row)), soft_wrap=True)
@@ -110,6 +114,36 @@ def _keep(rows: Sequence[Row]) -> None:
     RESULTS.parent.mkdir(exist_ok=True)
     with replacing(RESULTS) as partial:
         partial.write_text(table.as_json(rows) + "\n")
+
+
+def _rows(name: str, folder: Path) -> Iterator[Row]:
+    """The rows of a measure, as its process finds them."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(theirs, name, folder))
+    process.start()
+    theirs.close()
+    try:
+        while (found := ours.recv()) is not None:
+            if isinstance(found, Skipped):
+                raise found
+            yield found
+    except EOFError:
+        process.join()
+        raise SystemExit(f"{name}: its process {exit_text(process.exitcode)}") from None
+    finally:
+        process.join()
+
+
+def _send(theirs: Connection, name: str, folder: Path) -> None:
+    """Send each row of a measure, at the end None, or why it is skipped."""
+    try:
+        for row in _measure(name)(folder):
+            theirs.send(row)
+    except Skipped as reason:
+        theirs.send(reason)
+    else:
+        theirs.send(None)
 
 
 def _measure(name: str) -> Callable[[Path], Iterable[Row]]:

@@ -1,5 +1,6 @@
 """The real server as a process of its own, over plain HTTP on loopback, and what its kernel says about it."""
 
+import asyncio
 import json
 import os
 import secrets
@@ -45,10 +46,31 @@ class Server:
         whole = {"method": "fedavg", "deadline_s": 600, "seed": "00" * 32} | dict(settings)
         return self.admin.create_task(name, [bundle], json.dumps(whole))
 
+    async def idle(self) -> None:
+        """Return once the server has had nothing to do for a moment."""
+        before = -1.0
+        while (now := cpu_seconds(self.pid)) > before:
+            before = now
+            await asyncio.sleep(0.5)
+
     def round_ends(self) -> list[float]:
-        """The times at which rounds committed, in seconds since the epoch, by the server's clock."""
-        rounds = self.admin.show("bench").rounds
-        return [found.ended_at for found in rounds if found.state == admin_pb2.ROUND_STATE_COMMITTED]
+        """The times at which rounds committed with every member's update, in seconds since the epoch, by its clock."""
+        return [found.ended_at for found in whole_rounds(self.admin.show("bench"))]
+
+
+def whole_rounds(shown: admin_pb2.ShowTaskResponse) -> list[admin_pb2.RoundResult]:
+    """The committed rounds of a task.
+
+    Raises:
+        RuntimeError: A member has not reported, so that the round did less than the work that is measured.
+    """
+    rounds = [found for found in shown.rounds if found.state == admin_pb2.ROUND_STATE_COMMITTED]
+    for found in rounds:
+        lacking = [member for member in found.members if member.state != admin_pb2.MEMBER_STATE_REPORTED]
+        if lacking:
+            state = admin_pb2.MemberState.Name(lacking[0].state)
+            raise RuntimeError(f"round {found.round}: {len(lacking)} of {len(found.members)} are like {state}")
+    return rounds
 
 
 @contextmanager
