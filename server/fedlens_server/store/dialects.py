@@ -35,7 +35,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import REGCLASS, insert
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError, TimeoutError
 from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
@@ -268,7 +268,10 @@ def fault(error: DBAPIError) -> ServerError | None:
     """
     cause = error.orig
     if isinstance(cause, sqlite3.Error):
-        return full() if getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL else None
+        code = getattr(cause, "sqlite_errorcode", 0) & 0xFF  # without what exactly failed
+        if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+            return Unavailable(f"the server's database: {cause}; nothing was stored, try again", AWAY_RETRY_MS)
+        return full() if code == sqlite3.SQLITE_FULL else None
     state = getattr(cause, "sqlstate", None) or ""
     if state == _DISK_FULL:
         return full()
@@ -287,6 +290,8 @@ def reading() -> Iterator[None]:
         if (told := fault(error)) is None:
             raise
         raise told from error
+    except TimeoutError as error:
+        raise Unavailable("the server's database does not answer; try again", AWAY_RETRY_MS) from error
 
 
 def full() -> StorageFull:

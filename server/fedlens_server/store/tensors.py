@@ -6,7 +6,7 @@ copies from the page cache into a buffer in the processor's cache.
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from math import prod
 from typing import Any, Self
 
@@ -17,7 +17,9 @@ from fedlens_proto.blob import DTYPES, MAX_HEADER_BYTES, PREFIX, Array, Layout
 from fedlens_proto.difference import Sums, add
 from fedlens_proto.errors import BlobError
 from fedlens_proto.v1 import blob_pb2
+from fedlens_server.errors import Unavailable
 from fedlens_server.store.blobs import Location
+from fedlens_server.store.dialects import AWAY_RETRY_MS
 from fedlens_server.store.incoming import PendingBlob, opened
 
 _FIRST_READ = 64 << 10
@@ -70,7 +72,9 @@ class StoredTensors(Mapping[str, Array]):
         if path is None:
             yield self
             return
-        with opened(path) as self._descriptor:
+        with ExitStack() as held:
+            with _readable():
+                self._descriptor = held.enter_context(opened(path))
             try:
                 yield self
             finally:
@@ -127,12 +131,13 @@ class StoredTensors(Mapping[str, Array]):
         return stored
 
     def _read(self, location: Location | None, into: Array, offset: int) -> None:
-        if self._descriptor is not None:
-            _read(self._descriptor, into, offset)
-            return
-        assert location is not None and location.path is not None
-        with opened(location.path) as descriptor:
-            _read(descriptor, into, offset)
+        with _readable():
+            if self._descriptor is not None:
+                _read(self._descriptor, into, offset)
+                return
+            assert location is not None and location.path is not None
+            with opened(location.path) as descriptor:
+                _read(descriptor, into, offset)
 
 
 class RestoredTensors(Sums):
@@ -165,12 +170,23 @@ def _read(descriptor: int, into: Array, offset: int) -> None:
         left, offset = left[count:], offset + count
 
 
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Turn an error of the disk into one after which the same is tried again; a file that is gone stays one."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Unavailable(f"a stored blob cannot be read: {error.strerror}", AWAY_RETRY_MS) from error
+
+
 def _parse(location: Location) -> Layout | None:
     if location.computed is not None:
         return location.computed.layout
     if location.raw is not None:
         return Layout.parse(location.raw)
     assert location.path is not None
-    with location.path.open("rb") as file:
+    with _readable(), location.path.open("rb") as file:
         start = file.read(_FIRST_READ)
         return Layout.parse(start) or Layout.parse(start + file.read(PREFIX.size + MAX_HEADER_BYTES - len(start)))

@@ -24,6 +24,7 @@ from fedlens_server.store import MAX_ROW_BYTES
 from fedlens_server.store.method_state import prepare, save
 from tests.server.engine.arrivals import Arrivals
 from tests.server.fakes import ADMIN, ALICE, BOB, Bench, update_of
+from tests.server.networks import network, weights
 
 
 @pytest.fixture
@@ -66,6 +67,24 @@ def test_a_task_that_is_paused_while_places_are_chosen_gives_none(
     assert server.reason(ALICE) == "paused"
     control.resume(server.federation, server.task, ADMIN).result()
     assert server.has_place(ALICE)
+
+
+def test_places_are_not_given_with_downloads_of_a_client_that_is_forgotten_meanwhile(
+    server: Arrivals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.take(network(200_000), method="pfedsim", rounds=3, options={"warm_up": 0}, goal=2, min_reports=1, rest=0)
+    server.come(ALICE, BOB)
+    for client, value in ((ALICE, 1.0), (BOB, 3.0)):
+        server.upload(client, weights(value, width=200_000))
+    server.advance()
+    before(monkeypatch, places, "give", lambda: server.forget(BOB))
+
+    server.come(ALICE)
+
+    assert server.has_place(ALICE)
+    assert server.ends == ["committed", "open"]
+    (download,) = server.assignment(ALICE).sets
+    np.testing.assert_array_equal(server.store.tensors(download.sha256)["bn.weight"], [1.0, 1.0])
 
 
 def test_a_member_that_reports_while_its_place_is_renewed_holds_none(

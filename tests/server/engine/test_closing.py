@@ -1,18 +1,24 @@
 """A round whose time is over and whose result is not there yet: what came counts, nothing else enters."""
 
+import errno
+import os
 from hashlib import sha256
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fedlens_proto import blob
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2
+from fedlens_server.engine import rounds
 from fedlens_server.engine.operators import tasks
 from fedlens_server.engine.operators.access import ADMIN
 from fedlens_server.errors import RoundClosed
+from fedlens_server.store import tensors
 from tests.server.bundles import tiny_bundle
 from tests.server.elsewhere import needs_a_folder
 from tests.server.fakes import ALICE, BOB, Bench, update_of
+from tests.server.networks import network, weights
 
 WEIGHTS = {"fc.bias": np.full(2, 9.0, np.float32), "fc.weight": np.full((2, 3), 9.0, np.float32)}
 
@@ -145,3 +151,31 @@ def test_a_round_one_of_whose_files_is_gone_is_abandoned_and_the_next_one_opens(
     assert first.state == admin_pb2.ROUND_STATE_ABANDONED
     assert "the method failed" in first.reason
     assert second.state == admin_pb2.ROUND_STATE_OPEN
+
+
+@needs_a_folder
+@pytest.mark.parametrize("call", ["open", "preadv"])
+def test_a_disk_that_fails_while_a_round_is_aggregated_costs_no_update(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    width = 10_000
+    bench.make(network(width), method="fedavg", population=2)
+    bench.enrol([ALICE, BOB])
+    for client, value in ((ALICE, 1.0), (BOB, 3.0)):
+        bench.upload(client, weights(value, width=width))
+    own = getattr(os, call)
+    failures = [OSError(errno.EIO, os.strerror(errno.EIO))]
+
+    def fails_once(*given: Any, **named: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return own(*given, **named)
+
+    monkeypatch.setattr(tensors.os, call, fails_once)
+    bench.advance()
+
+    assert not failures
+    assert bench.task.round.closing
+    bench.clock.wind(rounds.RETRY_S)
+    bench.advance()
+    np.testing.assert_array_equal(bench.model()["bn.weight"], [2.0, 2.0])

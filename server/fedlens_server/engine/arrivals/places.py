@@ -227,6 +227,8 @@ class Places:
         if not cohorts and not again:
             return ()
         given = give(federation, current.key, cohorts, again).result()
+        if task.values is not values:
+            self.look()
         federation.member_events[task.id, "resting"] += len(resting.intersection(given))
         if free_places(task, current, federation.clock.elapsed()) == 0:
             current.free_since = None
@@ -322,7 +324,7 @@ def give(
     Args:
         federation: Holds the task.
         transaction: Takes the members and their downloads.
-        key: The round; nothing is given if it is not open any more, or its task is paused.
+        key: The round; nothing is given if it is not open any more, its task is paused, or its values are others.
         cohorts: The new members, by phase.
         again: Members whose deadline is over and who get a new one.
     """
@@ -330,8 +332,8 @@ def give(
     current = None if task is None else task.round
     if task is None or current is None or current.key != key or current.closing or current.held is None:
         return ()
-    if task.paused:
-        return ()
+    if task.paused or any(cohort.values is not task.values for cohort in cohorts):
+        return ()  # with other values, a client was forgotten meanwhile: downloads may be made of what it had
     held = current.held
     encoded = dict(current.encoded)
     members: dict[bytes, Member] = {}
