@@ -120,7 +120,7 @@ def make_data(
         if holds_state(address):
             place = folder if address.database is None else address.open_database().place
             raise ConfigError(f"{place}: holds a server's state already; move it away first, or choose another place")
-        if address.bucket is None and any((folder / "blobs").glob("[0-9a-f]" * 64)):
+        if any((folder / "blobs").glob("[0-9a-f]" * 64)):
             raise ConfigError(
                 f"{folder / 'blobs'}: holds blobs of a state, whose database is missing or empty; restore the "
                 "database or a backup, or choose another folder"

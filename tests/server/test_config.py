@@ -13,8 +13,9 @@ from fedlens_export.signing import private_key
 from fedlens_proto.programs.statements import Publisher
 from fedlens_server import config as config_module
 from fedlens_server.config import Config, ConfigError, load
-from fedlens_server.init import initialise
-from fedlens_server.store import Store, schema
+from fedlens_server.init import initialise, make_data
+from fedlens_server.store import StateAddress, Store, schema
+from fedlens_server.store.address import Bucket
 
 ROOT = Path(__file__).parents[2]
 CERTIFICATES = f'certificates = ["{":".join(["AB"] * 32)}"]'
@@ -330,6 +331,14 @@ def test_init_overwrites_nothing_and_leaves_nothing_half_done(tmp_path: Path) ->
 
     assert [path.name for path in tmp_path.iterdir()] == ["server.key"]
     assert (tmp_path / "server.key").read_text() == "mine"
+
+
+def test_an_empty_state_is_not_made_where_blobs_of_another_are_also_with_a_bucket(tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / ("0f" * 32)).write_bytes(b"a model")
+
+    with pytest.raises(ConfigError, match="blobs: holds blobs of a state, whose database is missing or empty"):
+        make_data(StateAddress(folder=tmp_path, bucket=Bucket("bucket", "prefix")))
 
 
 def test_init_makes_no_certificate_for_an_address_that_is_reached_from_outside(tmp_path: Path) -> None:

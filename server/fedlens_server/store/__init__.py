@@ -52,7 +52,7 @@ class Store:
         """The state of a candidate that leads, which it closes.
 
         Raises:
-            StoreUnusable: The state cannot be read.
+            StoreUnusable: The state cannot be read, or its database went away meanwhile.
         """
         self.address = address = candidate.address
         self.folder = address.folder
@@ -65,7 +65,10 @@ class Store:
             if self.database.is_shared:
                 migrate(candidate.writers, self.database)
             self.blobs = Blobs(_files(address, candidate.durable), self._read_row)
-            self._load_blobs(address)
+            try:
+                self._load_blobs(address)
+            except Unavailable as error:
+                raise StoreUnusable(f"{self.database.place}: {error}") from error
             failed.pop_all()
         self._thread = WritingThread(candidate.writers, self.lead, self.blobs)
         self.lead.on_lost = self._end_writing
@@ -224,6 +227,7 @@ class Store:
                 self.blobs.files.keys[row.digest] = row.object
             if row.kept_until is not None:
                 self.blobs.kept_until[row.digest] = row.kept_until
+        self.blobs.files.is_shared = address.is_beside_another
         self.blobs.files.sweep(self.blobs.sizes)
 
     def _read_row(self, digest: bytes) -> bytes | None:

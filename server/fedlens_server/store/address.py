@@ -11,7 +11,7 @@ from typing import Self
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from fedlens_server.store.dialects import Database, Postgres, Sqlite
+from fedlens_server.store.dialects import DATABASE_FILE, Database, Postgres, Sqlite
 
 DATABASE_EXAMPLE = "postgresql://fedlens@db.example.org/fedlens"
 BUCKET_EXAMPLE = "s3://bucket/prefix"
@@ -84,6 +84,11 @@ class StateAddress:
     def is_here(self) -> bool:
         """True if all of it is in the folder."""
         return self.database is None and self.bucket is None
+
+    @property
+    def is_beside_another(self) -> bool:
+        """True if the database of another state is in the folder, such as of one that was moved from there."""
+        return self.database is not None and (self.folder / DATABASE_FILE).exists()
 
     @classmethod
     def of(cls, found: "Path | StateAddress") -> "StateAddress":

@@ -82,23 +82,28 @@ def migrate(engine: Engine, database: Database, *, upgrade: bool = True) -> None
     Raises:
         StoreUnusable: The schema is unknown to this version, or it is no database of a FedLens server.
     """
+    with usable(database), engine.begin() as connection:
+        migrate_within(connection, database, upgrade=upgrade)
+
+
+def migrate_within(connection: Connection, database: Database, *, upgrade: bool = True) -> None:
+    """As `migrate`, in a transaction that others wait for before they look at the schema."""
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     script = ScriptDirectory.from_config(config)
     known = {revision.revision for revision in script.walk_revisions()}
-    with usable(database), engine.begin() as connection:
-        database.lock_schema(connection)
-        found = _revisions(connection, database)
-        if unknown := found - known:
-            raise StoreUnusable(
-                f"{database.place} has schema {', '.join(sorted(unknown))}; this version of FedLens "
-                f"knows up to {script.get_current_head()}. It was written by a newer version: upgrade FedLens"
-            )
-        if found == {script.get_current_head()} or (found and not upgrade):
-            return
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+    database.lock_schema(connection)
+    found = _revisions(connection, database)
+    if unknown := found - known:
+        raise StoreUnusable(
+            f"{database.place} has schema {', '.join(sorted(unknown))}; this version of FedLens "
+            f"knows up to {script.get_current_head()}. It was written by a newer version: upgrade FedLens"
+        )
+    if found == {script.get_current_head()} or (found and not upgrade):
+        return
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
 
 
 @contextmanager

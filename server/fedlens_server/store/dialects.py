@@ -41,7 +41,19 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from fedlens_server.errors import ServerError, StorageFull, Unavailable
 
-__all__ = ["INTEGER", "Database", "Postgres", "Sqlite", "Textual", "fault", "full", "insert", "reading", "reason"]
+__all__ = [
+    "INTEGER",
+    "Database",
+    "Postgres",
+    "Sqlite",
+    "Textual",
+    "fault",
+    "full",
+    "insert",
+    "reading",
+    "reason",
+    "uncertain",
+]
 
 DATABASE_FILE = "server.sqlite3"
 FULL_RETRY_MS = 10_000
@@ -264,7 +276,7 @@ def _without_values(context: ExceptionContext) -> None:
 def fault(error: DBAPIError) -> ServerError | None:
     """What clients are told of a transaction that failed and left nothing behind; None: it is a fault of this program.
 
-    A failed COMMIT is another matter while `error.connection_invalidated`: nobody knows what it left.
+    A failed COMMIT is another matter while it is `uncertain`.
     """
     cause = error.orig
     if isinstance(cause, sqlite3.Error):
@@ -279,6 +291,18 @@ def fault(error: DBAPIError) -> ServerError | None:
     if state.startswith(_AWAY) or (not state and isinstance(error, OperationalError)):
         return Unavailable("the server's database cannot be reached; nothing was stored, try again", AWAY_RETRY_MS)
     return None
+
+
+def uncertain(error: DBAPIError) -> bool:
+    """True if nobody knows whether a COMMIT that failed is done.
+
+    Its connection was lost; or SQLite may have written all of it and could not sync it: then whoever opens the file
+    after a crash finds it done.
+    """
+    cause = error.orig
+    if isinstance(cause, sqlite3.Error):
+        return getattr(cause, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY)
+    return error.connection_invalidated
 
 
 @contextmanager

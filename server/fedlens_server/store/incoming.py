@@ -1,6 +1,6 @@
 """Blobs on their way in, and the files of those that do not fit a row.
 
-    blobs/<sha256>       has a row in the table `blobs`; otherwise deleted at the next start
+    blobs/<sha256>       has a row in the table `blobs`, or in another state's; otherwise deleted at the next start
     blobs/incoming/<n>   being written or waiting for its transaction; deleted at the next start
 
 A file is written and synced under its temporary name. The transaction that stores it renames it, and syncs the folder
@@ -10,7 +10,7 @@ before it commits.
 import errno
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
@@ -36,12 +36,13 @@ class PendingBlob:
 
 
 @contextmanager
-def storage_full() -> Iterator[None]:
-    """Turn the system's error for a full disk into `StorageFull`."""
+def storage_full(make_room: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Turn the system's error for a full disk into `StorageFull`, once `make_room` has done what it can."""
     try:
         yield
     except OSError as error:
         if error.errno in _FULL:
+            make_room()
             raise full() from error
         raise
 
@@ -83,7 +84,7 @@ class IncomingBlob:
         Raises:
             StorageFull: There is no room.
         """
-        with storage_full():
+        with storage_full(self._files.make_room):
             if self._path is None and self.size + len(chunk) > MAX_ROW_BYTES:
                 self._spill()
             self._stream.write(chunk)
@@ -108,7 +109,7 @@ class IncomingBlob:
             assert isinstance(self._stream, BytesIO)
             raw = self._stream.getvalue()
             return PendingBlob(digest or sha256(raw).digest(), self.size, raw=raw)
-        with storage_full():
+        with storage_full(self._files.make_room):
             self._stream.flush()
             if self._files.durable:
                 os.fsync(self._stream.fileno())
@@ -146,6 +147,7 @@ class Files:
 
     Attributes:
         keys: Of the objects of stored blobs, by digest; changed by the writing thread alone.
+        is_shared: True if some of the files may be of another state.
     """
 
     def __init__(self, folder: Path, durable: bool = True) -> None:
@@ -155,6 +157,7 @@ class Files:
         self.incoming = folder / "incoming"
         self.incoming.mkdir(parents=True, exist_ok=True)
         self.keys: dict[bytes, str] = {}
+        self.is_shared = False
 
     def path(self, digest: bytes) -> Path:
         """The file of a blob."""
@@ -176,7 +179,7 @@ class Files:
             StorageFull: There is no room.
         """
         assert blob.path is not None
-        with storage_full():
+        with storage_full(self.make_room):
             blob.path.rename(self.path(blob.digest))
 
     def sync(self) -> None:
@@ -202,10 +205,15 @@ class Files:
     def tidy(self, now: float) -> None:
         """Delete objects that nothing names, at a time in seconds since the epoch; call it now and then."""
 
+    def make_room(self) -> None:
+        """Delete files that are kept elsewhere too; for a disk that is full."""
+
     def sweep(self, sizes: Mapping[bytes, int]) -> None:
-        """Delete temporary files, and those of blobs that are not stored; `sizes` are those of the stored ones."""
+        """Delete temporary files, and those of blobs that no state stores; `sizes` are those of the stored ones."""
         for path in self.incoming.iterdir():
             path.unlink()
+        if self.is_shared:
+            return
         named = {digest.hex() for digest, size in sizes.items() if size > MAX_ROW_BYTES}
         for path in self.folder.iterdir():
             if path.is_file() and path.name not in named:

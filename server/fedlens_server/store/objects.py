@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from hashlib import sha256
+from math import inf
 from pathlib import Path
 from time import monotonic
 
@@ -28,6 +29,8 @@ from obstore.store import S3Store
 from fedlens_server.errors import StoreUnusable, Unavailable, Unknown
 from fedlens_server.store.address import Bucket
 from fedlens_server.store.incoming import Files, PendingBlob, storage_full
+from fedlens_server.telemetry import events
+from fedlens_server.telemetry.events import Event
 
 GRACE_S = 3600.0
 SWEPT_AFTER_S = SWEEP_EVERY_S = 24 * 3600.0
@@ -84,11 +87,11 @@ class ObjectStore:
             with self._reaching():
                 obstore.delete(self._store, gone)
 
-    def list(self, prefix: str = "") -> Iterator[tuple[str, float]]:
-        """The keys that begin with a prefix of whole parts, each with the time at which it was written."""
+    def list(self, prefix: str = "") -> Iterator[tuple[str, float, int]]:
+        """The keys that begin with a prefix of whole parts, each with the time of its writing and its bytes."""
         with self._reaching():
             for batch in obstore.list(self._store, prefix or None):
-                yield from ((found["path"], found["last_modified"].timestamp()) for found in batch)
+                yield from ((found["path"], found["last_modified"].timestamp(), found["size"]) for found in batch)
 
     def check(self) -> None:
         """Write, read and delete an object.
@@ -137,7 +140,7 @@ class Objects(Files):
     def take(self, blob: PendingBlob) -> None:
         """As in `Files`."""
         super().take(blob)
-        self._add(blob.digest, blob.size)
+        self._add(blob.digest, blob.size, monotonic())
 
     def sync(self) -> None:
         """As in `Files`: a copy may be lost."""
@@ -185,12 +188,21 @@ class Objects(Files):
             self._unnamed.setdefault(key, None)
 
     def tidy(self, now: float) -> None:
-        """As in `Files`: what has had no name for `GRACE_S`; once a day it looks for such objects of the day before."""
+        """As in `Files`: what has had no name for `GRACE_S`, and copies beyond the cache's limit.
+
+        Once a day it compares all objects with the names: it looks for those of the day before that have none, and
+        tells operators of names that have no object.
+        """
+        self._evict(self._cache_bytes)
         if now >= self._next_sweep:
             named = set(self.keys.copy().values())
-            for key, written_at in self._store.list():
+            missing = named.copy()  # an object is older than its name, and is deleted after it, by this function
+            for key, written_at, _ in self._store.list():
+                missing.discard(key)
                 if written_at < now - SWEPT_AFTER_S and key not in named and _KEY.fullmatch(key):
                     self.discard(key)
+            if missing:
+                events.note(Event.OBJECTS_MISSING, objects=len(missing), such_as=min(missing))
             self._next_sweep = now + SWEEP_EVERY_S
         with self._guard:
             due = {key for key, since in self._unnamed.items() if since is not None and since <= now - GRACE_S}
@@ -200,13 +212,17 @@ class Objects(Files):
             for key in due:
                 del self._unnamed[key]
 
+    def make_room(self) -> None:
+        """As in `Files`: all copies that are not in use."""
+        self._evict(0)
+
     def sweep(self, sizes: Mapping[bytes, int]) -> None:
         """As in `Files`, and take up the copies that are there."""
         super().sweep(sizes)
         for digest in self.keys:
             path = self.path(digest)
             if path.exists() and path.stat().st_size == sizes[digest]:
-                self._add(digest, sizes[digest])
+                self._add(digest, sizes[digest], -inf)
 
     def _use(self, digest: bytes) -> bool:
         found = self._cached.get(digest)
@@ -223,7 +239,7 @@ class Objects(Files):
         fresh = self.incoming / secrets.token_hex(16)
         try:
             seen = sha256()
-            with storage_full(), fresh.open("xb") as file:
+            with storage_full(self.make_room), fresh.open("xb") as file:
                 for piece in self._store.read(key):
                     seen.update(piece)
                     file.write(piece)
@@ -231,20 +247,30 @@ class Objects(Files):
                 if self.durable:
                     os.fsync(file.fileno())
             if seen.digest() != digest:
-                raise Unavailable(f"object {key} has other bytes than were stored", RETRY_MS)
+                raise Unavailable(f"object {key} has other bytes than were stored; restore a backup", RETRY_MS)
             with self._guard:
                 if digest not in self.keys:
                     raise Unknown(f"blob {digest.hex()} is not stored any more")
                 fresh.rename(self.path(digest))
-            self._add(digest, size)
+            self._add(digest, size, monotonic())
+        except Unavailable as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                told = f"object {key} is gone ({_reason(error.__cause__)}), but the database names it; restore a backup"
+                raise Unavailable(told, RETRY_MS) from error
+            raise
         finally:
             fresh.unlink(missing_ok=True)
 
-    def _add(self, digest: bytes, size: int) -> None:
+    def _add(self, digest: bytes, size: int, used: float) -> None:
         with self._guard:
             self._total += size - self._cached.pop(digest, (0, 0.0))[0]
-            self._cached[digest] = size, monotonic()
-            while self._total > self._cache_bytes:
+            self._cached[digest] = size, used
+        self._evict(self._cache_bytes)
+
+    def _evict(self, limit: int) -> None:
+        """Delete copies until they take `limit` bytes, but none in use."""
+        with self._guard:
+            while self._total > limit:
                 oldest, (its_size, used) = next(iter(self._cached.items()))
                 if monotonic() - used < _IN_USE_S:
                     break

@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from fedlens_server.errors import ServerError, StorageFull, Unavailable
 from fedlens_server.store import schema
 from fedlens_server.store.blobs import Blobs
-from fedlens_server.store.dialects import fault, full, insert
+from fedlens_server.store.dialects import fault, full, insert, reason, uncertain
 from fedlens_server.store.incoming import PendingBlob, storage_full
 from fedlens_server.store.lead import Lead
 from fedlens_server.telemetry import events
@@ -39,7 +39,7 @@ _INSERT_BLOB = insert(schema.blobs).on_conflict_do_nothing()
 
 
 class CommitUncertain(Unavailable):
-    """The connection was lost while a commit was under way: the database alone knows whether it is done."""
+    """A commit failed in such a way that the database alone knows whether it is done."""
 
 
 class Transaction:
@@ -239,8 +239,9 @@ class WritingThread:
                 self._write(connection, [transaction for _, transaction, _ in done])
                 committing = True
         except (DBAPIError, OSError, StorageFull) as error:
-            if committing and isinstance(error, DBAPIError) and error.connection_invalidated:
-                raise CommitUncertain("the server's database was lost; send the request again", 5000) from error
+            if committing and isinstance(error, DBAPIError) and uncertain(error):
+                told = f"the server's database was lost in a commit ({reason(error)}); send the request again"
+                raise CommitUncertain(told, 5000) from error
             self._end_placing(begun)
             failure = (fault(error) or error) if isinstance(error, DBAPIError) else error
             failure = full() if isinstance(failure, StorageFull) else failure

@@ -37,6 +37,7 @@ class Event(StrEnum):
     BACKUP_FAILED = "backup-failed"
     DISK_NEARLY_FULL = "disk-nearly-full"
     DISK_HAS_ROOM = "disk-has-room"
+    OBJECTS_MISSING = "objects-missing"
     TASK_STARTED = "task-started"
     TASK_ENDED = "task-ended"
     TASK_SUSPENDED = "task-suspended"
@@ -65,6 +66,7 @@ _WARNINGS = frozenset(
         *(Event.TASK_SUSPENDED, Event.TASK_PAUSED, Event.ROUND_ABANDONED, Event.QUARANTINED, Event.EXCLUDED),
         *(Event.SLOW_REQUEST, Event.SLOW_WRITE, Event.CERTIFICATE_UNUSABLE, Event.STATEMENT_ENDS),
         *(Event.LEAD_DOUBTFUL, Event.LEAD_LOST, Event.CLOCKS_APART, Event.BACKUP_FAILED, Event.DISK_NEARLY_FULL),
+        Event.OBJECTS_MISSING,
     }
 )
 

@@ -1,9 +1,11 @@
 """Blobs in a bucket: written before their rows, deleted after them, and brought back when they are read."""
 
+import errno
 import os
 import random
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -11,11 +13,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from fedlens_server.errors import StoreUnusable, Unavailable, Unknown
+from fedlens_server.errors import StorageFull, StoreUnusable, Unavailable, Unknown
 from fedlens_server.store import StateAddress, Store, Transaction, objects, schema
 from fedlens_server.store.address import Bucket
 from fedlens_server.store.objects import GRACE_S, SWEPT_AFTER_S, ObjectStore
 from tests.server.elsewhere import Gateway, Link, running_gateway
+from tests.server.telemetry.logs import logged
 
 LARGE = bytes(range(256)) * 1024
 DIGEST = sha256(LARGE).digest()
@@ -49,7 +52,7 @@ def delete(store: Store, digest: bytes = DIGEST) -> None:
 
 def keys(address: StateAddress) -> list[str]:
     assert address.bucket is not None
-    return sorted(key for key, _ in ObjectStore(address.bucket).list())
+    return sorted(key for key, *_ in ObjectStore(address.bucket).list())
 
 
 def named(store: Store) -> list[str]:
@@ -126,7 +129,7 @@ def test_objects_that_no_row_has_named_for_a_day_are_swept_and_others_stay(store
     left = f"{DIGEST.hex()}/{'0' * 32}"
     bucket.put(left, LARGE)
     bucket.put("somebody/else's", b"note")
-    written_at = dict(bucket.list())[left]
+    (written_at,) = (written_at for key, written_at, _ in bucket.list() if key == left)
 
     store.tidy(written_at + SWEPT_AFTER_S - 1)
     store.tidy(written_at + SWEPT_AFTER_S - 1 + GRACE_S)
@@ -170,6 +173,77 @@ def test_the_oldest_copies_leave_a_cache_that_is_full_but_not_those_in_use(
         here = [store.blobs.files.path(each).exists() for each in (first, second, third, fourth)]
         assert here == [False, False, True, True]
         assert sha256(content(store, first)).digest() == first
+
+
+def an_hour_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "monotonic", lambda: time.monotonic() + 3600)
+
+
+def copies(store: Store) -> list[bytes]:
+    return sorted(bytes.fromhex(path.name) for path in store.blobs.files.folder.iterdir() if path.is_file())
+
+
+@pytest.mark.parametrize("coming", [lambda store, first: put(store), content], ids=["upload", "fetch"])
+def test_a_disk_that_copies_have_filled_has_room_again_once_they_are_not_in_use(
+    store: Store, monkeypatch: pytest.MonkeyPatch, coming: Callable[[Store, bytes], bytes]
+) -> None:
+    first, *others = (put(store, os.urandom(70_000)) for _ in range(4))
+    store.blobs.files.path(first).unlink()
+
+    def sync(_: int) -> None:
+        if copies(store) == sorted(others):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", sync)
+    with pytest.raises(StorageFull):
+        coming(store, first)
+    assert copies(store) == sorted(others)
+
+    an_hour_later(monkeypatch)
+    with pytest.raises(StorageFull):
+        coming(store, first)
+    coming(store, first)
+
+    assert len(copies(store)) == 1
+    for digest in others:
+        assert sha256(content(store, digest)).digest() == digest
+
+
+def test_copies_beyond_the_limit_go_once_they_are_not_in_use_and_at_a_start(
+    address: StateAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = StateAddress(folder=address.folder, bucket=address.bucket, cache_bytes=150_000)
+    with closing(Store.open(small)) as store:
+        first, *others = (put(store, os.urandom(70_000)) for _ in range(3))
+        store.tidy(NOW)
+        assert len(copies(store)) == 3
+        an_hour_later(monkeypatch)
+        store.tidy(NOW)
+        assert copies(store) == sorted(others)
+        monkeypatch.undo()
+        content(store, first)
+        assert len(copies(store)) == 3
+
+    with closing(Store.open(small)) as reopened:
+        assert len(copies(reopened)) == 2
+
+
+def test_an_object_that_is_gone_is_told_at_the_start_and_whenever_it_is_wanted(address: StateAddress) -> None:
+    with closing(Store.open(address)) as store:
+        put(store)
+        (lost,) = keys(address)
+        put(store, LARGE[::-1])
+    assert address.bucket is not None
+    ObjectStore(address.bucket).delete([lost])
+
+    with closing(Store.open(address)) as store:
+        with logged("human") as log:
+            store.tidy(NOW)
+        store.blobs.files.path(DIGEST).unlink()
+        with pytest.raises(Unavailable, match=rf"^object {lost} is gone \(NoSuchKey\), .*; restore a backup$"):
+            store.blobs.locate(DIGEST)
+
+    assert f"WARNING objects-missing objects=1 such_as={lost}" in str(log)
 
 
 def test_an_object_with_other_bytes_is_not_taken_for_the_blob(store: Store, address: StateAddress) -> None:

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Integer, insert, select, text
 
 from fedlens_server.errors import StorageFull, StoreUnusable, Unavailable
-from fedlens_server.store import StateAddress, Store, Transaction, schema
+from fedlens_server.store import Candidate, StateAddress, Store, Transaction, schema
 from fedlens_server.store.dialects import INTEGER
 from tests.server.elsewhere import Cluster, Link, running_cluster, through
 
@@ -95,6 +95,21 @@ def test_a_store_goes_on_when_its_database_is_back(linked: Store, link: Link) ->
     forget(linked, b"after")
 
     assert forgotten(linked) == {b"before", b"after"}
+
+
+def test_a_database_that_goes_away_while_the_state_is_read_is_told_in_one_line(
+    address: StateAddress, link: Link
+) -> None:
+    assert address.database is not None
+    candidate = Candidate.open(StateAddress(folder=address.folder, database=through(link, address.database)))
+    candidate.lead.take()
+    link.cut_after(b"FROM blobs")
+
+    with pytest.raises(StoreUnusable, match=r"^postgresql://.*: the server's database cannot be reached") as caught:
+        Store(candidate)
+
+    assert "\n" not in str(caught.value)
+    Store.open(address).close()
 
 
 def test_a_slow_network_delays_and_loses_nothing(linked: Store, link: Link) -> None:

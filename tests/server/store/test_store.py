@@ -1,5 +1,6 @@
 import errno
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import event, insert, select, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import PoolProxiedConnection
 
 from fedlens_proto import blob
 from fedlens_server.errors import StorageFull, StoreUnusable, Unavailable, Unknown
@@ -250,6 +252,48 @@ def test_a_full_database_fails_the_whole_commit_and_the_next_one_works(sqlite_st
     stored = put(sqlite_store, raw)
 
     assert content(sqlite_store, stored.digest) == raw
+
+
+def failing_commit(store: Store, monkeypatch: pytest.MonkeyPatch, code: int, *, is_done: bool) -> None:
+    """From now on, each commit of a SQLite database fails, though it may be done."""
+    dialect = store._candidate.writers.dialect
+    commit = dialect.do_commit
+
+    def fail(connection: PoolProxiedConnection) -> None:
+        if is_done:
+            commit(connection)
+        error = sqlite3.OperationalError("on purpose")
+        error.sqlite_errorcode = code
+        raise error
+
+    monkeypatch.setattr(dialect, "do_commit", fail)
+
+
+def test_a_commit_that_could_not_be_synced_may_come_back_so_its_file_stays_and_the_writer_ends(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Store.open(folder)) as store, monkeypatch.context() as patched, written(store) as stored:
+        failing_commit(store, patched, sqlite3.SQLITE_IOERR_FSYNC, is_done=True)
+        with pytest.raises(Unavailable, match=r"lost in a commit \(on purpose\); send the request again"):
+            store.submit(placing(stored)).result()
+        with pytest.raises(Unavailable):
+            store.submit(lambda _: None)
+
+    with closing(Store.open(folder)) as reopened:
+        assert content(reopened, stored.digest) == LARGE
+
+
+def test_a_commit_for_which_the_disk_has_no_room_is_undone(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched, written(sqlite_store) as stored:
+        failing_commit(sqlite_store, patched, sqlite3.SQLITE_FULL, is_done=False)
+        with pytest.raises(StorageFull):
+            sqlite_store.submit(placing(stored)).result()
+    assert files(sqlite_store) == []
+
+    put(sqlite_store, LARGE)
+    assert content(sqlite_store, stored.digest) == LARGE
 
 
 def test_who_gave_up_waiting_does_not_hinder_a_commit_that_fails(store: Store) -> None:

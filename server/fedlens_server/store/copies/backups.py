@@ -6,8 +6,9 @@
     <time>/backup.json      its time and digest
     .backup-<anything>      in a folder, while a backup is made
 
-A backup is whole once it has its `backup.json`, which comes last and goes first. The next backup deletes what one left
-that was stopped, and nothing but files of these names.
+A backup is whole once it has its `backup.json`, which comes last and goes first. A backup deletes what one that was
+stopped has left, but no blobs and lists that are younger than a day, for they may be of one that another server makes;
+and nothing but files of these names.
 """
 
 import json
@@ -16,12 +17,12 @@ import re
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from sqlalchemy.exc import DBAPIError
 
@@ -36,6 +37,7 @@ BLOBS = "blobs"
 ABOUT = "backup.json"
 LISTED = "blobs.txt"
 RETRY_MS = 30_000
+GRACE_S = 24 * 3600.0
 _SCRATCH = ".backup-"
 # With a dot before it: of a file in a folder, on which a kill came.
 _OWN = re.compile(rf"(\d{{4}}-\d\d-\d\dT[\d.-]+Z)/\.?({ABOUT}|{LISTED}|{DATABASE_FILE})|{BLOBS}/[0-9a-f]{{64}}")
@@ -53,8 +55,8 @@ class Files(Protocol):
         """The bytes of a file, piece by piece."""
         ...
 
-    def list(self) -> Iterator[tuple[str, float]]:
-        """All keys, each with the time at which it was written."""
+    def list(self) -> Iterator[tuple[str, float, int]]:
+        """All keys, each with the time of its writing and its bytes."""
         ...
 
     def delete(self, keys: Iterable[str]) -> None:
@@ -69,13 +71,20 @@ class Backup:
     database_sha256: str
 
 
+class Named(NamedTuple):
+    """A blob that a snapshot names and does not hold."""
+
+    key: str | None  # of its object in the state; None: it is a file
+    size: int  # bytes
+
+
 @dataclass(frozen=True, kw_only=True)
 class Copied:
     """The cost of a backup."""
 
     name: str
     blobs: int  # files that it names
-    copied: int  # of these, the ones that no earlier backup had
+    copied: int  # of these, the ones that no earlier backup had whole
     copied_bytes: int  # with the database
     removed: int  # older backups
 
@@ -99,8 +108,8 @@ def make(
     Raises:
         OSError: A folder cannot be read or written; the backups that there were are whole, or removed.
         StorageFull: There is no room for the snapshot; likewise.
-        Unavailable: A bucket or the database cannot be reached, read or written, or a blob of the state is damaged;
-            likewise.
+        Unavailable: A bucket or the database cannot be reached, read or written, a blob of the state is damaged, or
+            another server has deleted one from the place; likewise.
     """
     name = datetime.fromtimestamp(taken_at, UTC).strftime("%Y-%m-%dT%H-%M-%S.%fZ")
     files = _files(place)
@@ -113,12 +122,11 @@ def make(
         database = Path(scratch) / DATABASE_FILE
         digest, blobs = _snapshot(address, database)
         copied_bytes = database.stat().st_size
-        there = {key.removeprefix(f"{BLOBS}/") for key, _ in files.list()}
-        missing = sorted(blobs.keys() - there)
+        missing = _missing(files, blobs)
         read = reader(address)
         for blob in missing:
             copy = Path(scratch) / blob
-            if copied_into(copy, read(bytes.fromhex(blob), blobs[blob])) != blob:
+            if copied_into(copy, read(bytes.fromhex(blob), blobs[blob].key)) != blob:
                 told = f"no backup was made: blob {blob}, as it is stored, is damaged; restore a backup"
                 raise Unavailable(told, RETRY_MS)
             copied_bytes += copy.stat().st_size
@@ -126,6 +134,9 @@ def make(
             copy.unlink(missing_ok=True)
         files.put(f"{name}/{LISTED}", "\n".join(sorted(blobs)).encode())
         files.put(f"{name}/{DATABASE_FILE}", database)
+    if gone := _missing(files, blobs):
+        told = f"no backup was made: blob {gone[0]} has gone from {place}; no server of another state may back up there"
+        raise Unavailable(told, RETRY_MS)
     files.put(f"{name}/{ABOUT}", json.dumps(asdict(Backup(taken_at=taken_at, database_sha256=digest))).encode())
     on_whole(name)
     removed = _prune(files, keep, name)
@@ -224,7 +235,7 @@ class _Kept:
                 raise StoreUnusable(f"{self._backup} is no whole backup ({error}); {advice}") from error
             is_named_so = _OWN.fullmatch(f"{self._name}/{ABOUT}") is not None
             place, where = (self._place, "beside it") if is_named_so else (self._backup, "in it")
-            if found := _whole(key for key, _ in _files(place).list()):
+            if found := _whole(key for key, *_ in _files(place).list()):
                 advice = f"name one of the {len(found)} {where}: {'..., ' * (len(found) > 9)}{', '.join(found[-9:])}"
             raise StoreUnusable(f"there is no whole backup at {self._backup}; {advice}") from error
 
@@ -237,11 +248,22 @@ class _Kept:
         try:
             yield from self._files.read(key)
         except (OSError, Unavailable) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise StoreUnusable(f"{self._place / key} cannot be read: {reason}; take an earlier backup") from error
+            told = str(error.strerror if isinstance(error, OSError) else error)
+            if isinstance(error, OSError) or "NoSuchKey" in told:  # not: the place is away
+                told = f"{told}; {_advice(key)}"
+            raise StoreUnusable(f"{self._place / key} cannot be read: {told}") from error
 
     def damaged(self, key: str) -> StoreUnusable:
-        return StoreUnusable(f"{self._place / key} is damaged; take an earlier backup")
+        return StoreUnusable(f"{self._place / key} is damaged; {_advice(key)}")
+
+
+def _advice(key: str) -> str:
+    if not key.startswith(f"{BLOBS}/"):
+        return "take an earlier backup"
+    return (
+        "no backup that names this blob can be restored. If its server still runs, delete the file, unless it is "
+        "missing, and run `fedlens backup` again"
+    )
 
 
 def _files(place: Place) -> Files:
@@ -252,12 +274,11 @@ def _files(place: Place) -> Files:
     return ObjectStore(place)
 
 
-def _snapshot(address: StateAddress, target: Path) -> tuple[str, dict[str, str | None]]:
+def _snapshot(address: StateAddress, target: Path) -> tuple[str, dict[str, Named]]:
     """Copy a database that others write, as of one commit, into a SQLite file.
 
     Returns:
-        The file's SHA-256, and by the SHA-256 of each large blob the key of its object, both in hexadecimal; None: it
-        is a file. The snapshot itself knows no keys.
+        The file's SHA-256, and the large blobs by theirs, in hexadecimal. The snapshot itself knows no keys of objects.
     """
     source = address.open_database()
     with _told():
@@ -272,11 +293,11 @@ def _snapshot(address: StateAddress, target: Path) -> tuple[str, dict[str, str |
         with closing(sqlite3.connect(target)) as to:
             # A file by itself, which can be read from a folder that cannot be written.
             to.execute("PRAGMA journal_mode = DELETE")
-            rows = to.execute("SELECT digest, object FROM blobs WHERE size > ?", [MAX_ROW_BYTES]).fetchall()
+            rows = to.execute("SELECT digest, object, size FROM blobs WHERE size > ?", [MAX_ROW_BYTES]).fetchall()
             to.execute("UPDATE blobs SET object = NULL WHERE object IS NOT NULL")
             to.commit()
     sync(target)
-    return digest_of(pieces_of(target)), {digest.hex(): key for digest, key in rows}
+    return digest_of(pieces_of(target)), {digest.hex(): Named(key, size) for digest, key, size in rows}
 
 
 @contextmanager
@@ -300,6 +321,12 @@ def _named(database: Path) -> set[str]:
         return {digest.hex() for (digest,) in rows}
 
 
+def _missing(files: Files, blobs: Mapping[str, Named]) -> list[str]:
+    """Those of the blobs that a place does not have, or not with all of their bytes."""
+    sizes = {key.removeprefix(f"{BLOBS}/"): size for key, _, size in files.list()}
+    return sorted(blob for blob, named in blobs.items() if sizes.get(blob) != named.size)
+
+
 def _whole(keys: Iterable[str]) -> list[str]:
     """The names of the whole backups among the files of a place, the latest last."""
     return sorted(found[1] for key in keys if key.endswith(f"/{ABOUT}") and (found := _OWN.fullmatch(key)))
@@ -307,15 +334,17 @@ def _whole(keys: Iterable[str]) -> list[str]:
 
 def _prune(files: Files, keep: int, made: str) -> int:
     """Remove all but this backup and the latest others, what stopped ones left, and blobs that none names any more."""
-    own = {key: found[1] for key, _ in files.list() if (found := _OWN.fullmatch(key))}
+    own = {key: written_at for key, written_at, _ in files.list() if _OWN.fullmatch(key)}
     # A clock that was ahead may have named others for later times.
     whole = sorted(_whole(own), key=lambda name: name == made)
     stay = whole[-keep:]
-    named = {blob for name in stay for blob in b"".join(files.read(f"{name}/{LISTED}")).decode().split()}
+    named = {f"{BLOBS}/{blob}" for name in stay for blob in b"".join(files.read(f"{name}/{LISTED}")).decode().split()}
+    # By the place's own clock. Another server may be about to complete a backup of what is younger.
+    old = own.get(f"{made}/{ABOUT}", 0.0) - GRACE_S
     left = {
         key
-        for key, name in own.items()
-        if (key.removeprefix(f"{BLOBS}/") not in named if name is None else name not in stay)
+        for key, written_at in own.items()
+        if (folder := key.partition("/")[0]) not in stay and key not in named and (folder in whole or written_at < old)
     }
     abouts = {key for key in left if key.endswith(f"/{ABOUT}")}
     files.delete(abouts)

@@ -35,10 +35,11 @@ class Folder:
         """The bytes of a file, piece by piece."""
         return pieces_of(self._root / key)
 
-    def list(self) -> Iterator[tuple[str, float]]:
-        """The keys of the files in its folders, each with the time at which it was written."""
+    def list(self) -> Iterator[tuple[str, float, int]]:
+        """The keys of the files in its folders, each with the time of its writing and its bytes."""
         for path in self._root.glob("*/*"):
-            yield f"{path.parent.name}/{path.name}", path.stat().st_mtime
+            found = path.stat()
+            yield f"{path.parent.name}/{path.name}", found.st_mtime, found.st_size
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete files, if they are there."""

@@ -1,29 +1,31 @@
 """Moves of a state that no server uses: every row and every blob, compared by digest.
 
-Blobs come first, and what is there of them already is not written again. All rows come in one transaction, so a
-database holds all of them or none, and a move that was stopped is begun again.
+Blobs come first, and what is there of them already is not written again. The schema and all rows come in one
+transaction, so a database holds a whole state or none, and a move that was stopped is begun again.
 """
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Table, insert, select
+from sqlalchemy import Connection, Row, Table, insert, select
 
 from fedlens_server.errors import StoreUnusable, Unavailable
 from fedlens_server.store import schema
 from fedlens_server.store.address import StateAddress
-from fedlens_server.store.database import holds_state, lock, migrate, usable
+from fedlens_server.store.database import holds_state, lock, migrate, migrate_within, usable
 from fedlens_server.store.dialects import Database, Sqlite, reading
 from fedlens_server.store.incoming import MAX_ROW_BYTES, Files
 from fedlens_server.store.lead import Lead
 from fedlens_server.store.objects import ObjectStore, new_key
 
 _BATCH = 500
+_blob = schema.blobs.c
+_LARGE = select(_blob.digest, _blob.object).where(_blob.size > MAX_ROW_BYTES).order_by(_blob.digest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,18 +62,27 @@ def move(source: StateAddress, target: StateAddress) -> Moved:
 
 
 def _move(source: StateAddress, target: StateAddress, old: Database, new: Database) -> Moved:
-    with ExitStack() as engines:
+    with ExitStack() as held:
         readers, fence, writers = old.engine(), old.engine(writes=True), new.engine(writes=True)
         for engine in (readers, fence, writers):
-            engines.callback(engine.dispose)
-        for database, engine in ((old, fence), (new, writers)):
+            held.callback(engine.dispose)
+        used = [(old, fence)]
+        if holds_state(target):  # an empty one, or it is refused below; otherwise nobody can use it before our commit
+            used.append((new, writers))
+        for database, engine in used:
             migrate(engine, database)
-            engines.enter_context(Lead(database, engine))  # nobody else has it open
-        with readers.connect() as read, writers.begin() as written:
+            with usable(database):
+                held.enter_context(Lead(database, engine))  # nobody else has it open
+        with usable(old):
+            read = held.enter_context(readers.connect())
+        with writers.begin() as written:
+            migrate_within(written, new)
             for table in schema.metadata.sorted_tables:
                 if table is not schema.lead and written.execute(select(table).limit(1)).first() is not None:
                     raise StoreUnusable(f"{new.place} holds another server's state ({table.name}); name an empty one")
-            keys, copied = _move_blobs(read, source, target)
+            with usable(old):
+                large = read.execute(_LARGE).all()
+            keys, copied = _move_blobs(large, source, target)
             rows = copy_rows(read, old, written, new, keys)
             return Moved(rows=rows, blobs=len(keys), copied=copied)
 
@@ -89,14 +100,14 @@ def copy_rows(
         keys: Of the objects of blobs in the target, by digest; None: a file.
 
     Raises:
-        StoreUnusable: What was written is not what was read.
+        StoreUnusable: What was written is not what was read, or one of both databases is lost meanwhile.
     """
     count = 0
     for table in schema.metadata.sorted_tables:
         if table is schema.lead:
             continue
         seen = sha256()
-        with closing(_batches(read, table)) as batches:  # also where a batch cannot be written
+        with closing(_batches(read, old, table)) as batches:  # also where a batch cannot be written
             for batch in batches:
                 if table is schema.blobs:
                     batch = [{**row, "object": keys.get(row["digest"])} for row in batch]
@@ -105,19 +116,21 @@ def copy_rows(
                 count += len(batch)
                 write.execute(insert(table), batch)
         written = sha256()
-        for batch in _batches(write, table):
+        for batch in _batches(write, new, table):
             for row in batch:
                 written.update(_bytes(row))
         if written.digest() != seen.digest():
             raise StoreUnusable(f"{new.place}: table {table.name} is not as in {old.place}; nothing was moved")
         if table.autoincrement_column is not None:
-            new.set_counter(write, table, old.counter(read, table))
+            with usable(old):
+                last = old.counter(read, table)
+            new.set_counter(write, table, last)
     return count
 
 
-def _batches(connection: Connection, table: Table) -> Generator[list[dict[str, Any]], None, None]:
+def _batches(connection: Connection, database: Database, table: Table) -> Generator[list[dict[str, Any]], None, None]:
     query = select(table).order_by(*table.primary_key.columns)
-    with connection.execute(query, execution_options={"yield_per": _BATCH}) as rows:
+    with usable(database), connection.execute(query, execution_options={"yield_per": _BATCH}) as rows:
         for batch in rows.mappings().partitions():
             yield [dict(row) for row in batch]
 
@@ -127,11 +140,10 @@ def _bytes(row: Mapping[str, Any]) -> bytes:
     return repr(sorted(row.items())).replace("\\x00", "\N{REPLACEMENT CHARACTER}").encode()
 
 
-def _move_blobs(read: Connection, source: StateAddress, target: StateAddress) -> tuple[dict[bytes, str | None], int]:
+def _move_blobs(
+    large: Sequence[Row[Any, Any]], source: StateAddress, target: StateAddress
+) -> tuple[dict[bytes, str | None], int]:
     """Copy the blobs that do not fit a row; their keys in the target by digest, and the number of copies."""
-    columns = schema.blobs.c
-    query = select(columns.digest, columns.size, columns.object).where(columns.size > MAX_ROW_BYTES)
-    large = read.execute(query.order_by(columns.digest)).all()
     files = Files(target.folder / "blobs")
     if target.bucket is not None and source.bucket == target.bucket:
         return {row.digest: row.object for row in large}, 0
@@ -140,7 +152,7 @@ def _move_blobs(read: Connection, source: StateAddress, target: StateAddress) ->
     if bucket is not None:
         bucket.check()
     # Of a move that was stopped.
-    there = {key.partition("/")[0]: key for key, _ in bucket.list()} if bucket is not None else {}
+    there = {key.partition("/")[0]: key for key, *_ in bucket.list()} if bucket is not None else {}
     keys: dict[bytes, str | None] = {}
     copied = 0
     for row in large:

@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +14,7 @@ from sqlalchemy import Engine, event
 from fedlens_server.errors import StorageFull, StoreUnusable, Unavailable
 from fedlens_server.store import StateAddress, Store
 from fedlens_server.store.copies import backups
+from fedlens_server.store.copies.folders import Folder
 from fedlens_server.store.dialects import Sqlite
 from fedlens_server.store.objects import ObjectStore
 from tests.server.elsewhere import Cluster, Gateway, elsewhere
@@ -43,6 +45,13 @@ def delete(store: Store, digest: bytes) -> None:
     store.submit(lambda transaction: store.delete_blobs(transaction, [digest])).result()
 
 
+def days_ago(*paths: Path) -> None:
+    """Have files be written some days ago."""
+    for path in paths:
+        at = time.time() - 2 * backups.GRACE_S
+        os.utime(path, (at, at))
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     opened = Store.open(tmp_path / "data")
@@ -61,7 +70,7 @@ def test_a_blob_that_is_deleted_after_the_snapshot_is_in_the_backup_and_then_lea
     digest = put(store, LARGE)
     snapshot = backups._snapshot
 
-    def then_deleted(source: StateAddress, target: Path) -> tuple[str, dict[str, str | None]]:
+    def then_deleted(source: StateAddress, target: Path) -> tuple[str, dict[str, backups.Named]]:
         taken = snapshot(source, target)
         delete(store, digest)
         return taken
@@ -99,11 +108,84 @@ def test_a_backup_that_is_killed_does_not_look_whole_and_the_next_one_clears_it_
             backups.check(left)
     (folder / "1970-01-01T00-00-00.500000Z").mkdir()
     (folder / "1970-01-01T00-00-00.500000Z" / ".blobs.txt").write_bytes(b"half of a list")
+    days_ago(folder / "1970-01-01T00-00-00.500000Z" / ".blobs.txt")
     made = backups.make(store.address, folder, 1.0)
 
     assert killed == -signal.SIGKILL
     assert sorted(path.name for path in folder.iterdir()) == [made.name, "blobs"]
     assert [path.name for path in (folder / "blobs").iterdir()] == [digest.hex()]
+
+
+def test_a_backup_leaves_what_another_server_may_be_about_to_complete(store: Store, folder: Path) -> None:
+    (stopped := folder / "1970-01-01T00-00-00.500000Z").mkdir(parents=True)
+    (begun := folder / "1970-01-01T00-00-00.600000Z").mkdir()
+    (folder / "blobs").mkdir()
+    old = [stopped / "blobs.txt", folder / "blobs" / ("01" * 32)]
+    young = [begun / "blobs.txt", folder / "blobs" / ("02" * 32)]
+    for path in (*old, *young):
+        path.write_bytes(b"of a backup")
+    days_ago(*old)
+
+    made = backups.make(store.address, folder, 1.0)
+
+    assert sorted(path.name for path in folder.iterdir()) == [begun.name, made.name, "blobs"]
+    assert all(path.exists() for path in young)
+    assert not any(path.exists() for path in old)
+
+
+def test_two_servers_that_back_up_into_one_bucket_make_whole_backups(
+    store: Store, gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for raw in (LARGE, LARGE[::-1]):
+        put(store, raw)
+    place, writing, made = gateway.bucket(), ObjectStore.put, list[backups.Copied]()
+
+    def meanwhile(self: ObjectStore, key: str, source: Path | bytes) -> None:
+        writing(self, key, source)
+        monkeypatch.setattr(ObjectStore, "put", writing)
+        made.append(backups.make(other.address, place, 1.0, keep=1))
+
+    with closing(Store.open(tmp_path / "other")) as other:
+        monkeypatch.setattr(ObjectStore, "put", meanwhile)
+        made.append(backups.make(store.address, place, 0.0))
+
+    for each in made:
+        backups.check(place / each.name)
+    assert [each.copied for each in made] == [0, 2]
+
+
+def test_a_backup_of_which_a_blob_is_deleted_before_it_is_whole_is_not_made(
+    store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest, writing = put(store, LARGE).hex(), Folder.put
+
+    def then_deleted(self: Folder, key: str, source: Path | bytes) -> None:
+        writing(self, key, source)
+        (folder / "blobs" / digest).unlink(missing_ok=True)
+
+    monkeypatch.setattr(Folder, "put", then_deleted)
+
+    with pytest.raises(Unavailable, match=f"no backup was made: blob {digest} has gone from {folder}; no server"):
+        backups.make(store.address, folder, 0.0)
+    assert list(folder.glob("*/backup.json")) == []
+
+
+@pytest.mark.parametrize("where", ["folder", "bucket"])
+def test_a_blob_that_was_cut_short_in_the_place_of_backups_is_copied_again(
+    where: str, store: Store, folder: Path, request: pytest.FixtureRequest
+) -> None:
+    key = f"blobs/{put(store, LARGE).hex()}"
+    place = folder if where == "folder" else request.getfixturevalue("gateway").bucket()
+    first = backups.make(store.address, place, 0.0)
+    backups._files(place).put(key, LARGE[:1000])
+    with pytest.raises(StoreUnusable, match=r"is damaged; no backup that names this blob can be restored\. If its"):
+        backups.check(place / first.name)
+
+    second = backups.make(store.address, place, 1.0)
+
+    assert second.copied == 1
+    for made in (first, second):
+        backups.check(place / made.name)
 
 
 @pytest.mark.parametrize("damaged", ["blob", "database"])

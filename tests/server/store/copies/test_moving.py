@@ -1,6 +1,7 @@
 """A state that moves between a folder and elsewhere, there and back."""
 
 import os
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from hashlib import sha256
@@ -12,6 +13,8 @@ from sqlalchemy import insert, select
 from fedlens_server.errors import StoreUnusable, Unavailable
 from fedlens_server.store import StateAddress, Store, schema
 from fedlens_server.store.copies.moving import move
+from fedlens_server.store.database import holds_state
+from fedlens_server.store.dialects import DATABASE_FILE
 from fedlens_server.store.objects import ObjectStore
 from tests.server.elsewhere import Cluster, Gateway, elsewhere
 from tests.server.store.test_objects import put
@@ -125,5 +128,30 @@ def test_a_damaged_blob_is_named_and_no_row_is_moved(here: StateAddress, there: 
 
     with pytest.raises(StoreUnusable, match=f"blob {digest} is damaged; nothing was moved"):
         move(here, there)
+    assert not holds_state(there)  # so that no server starts there
     with closing(Store.open(there)) as store:
         assert store.read(select(schema.clients)) == []
+
+
+def test_a_source_that_cannot_be_read_to_its_end_is_told_apart_from_the_target(
+    here: StateAddress, tmp_path: Path
+) -> None:
+    database = here.folder / DATABASE_FILE
+    with closing(sqlite3.connect(database)) as damaging:
+        damaging.execute("DROP TABLE tokens")
+
+    with pytest.raises(StoreUnusable) as caught:
+        move(here, StateAddress(folder=tmp_path / "new"))
+
+    assert str(caught.value) == f"{database} cannot be used as a database: no such table: tokens"
+
+
+def test_an_empty_state_elsewhere_leaves_the_blobs_of_the_state_in_its_folder(
+    here: StateAddress, cluster: Cluster, gateway: Gateway
+) -> None:
+    before = everything(here)
+
+    for empty in (elsewhere(here.folder, cluster, None), elsewhere(here.folder, cluster, gateway)):
+        Store.open(empty).close()
+
+    assert everything(here) == before
