@@ -3,17 +3,14 @@ package org.fedlens.app
 import android.app.Activity
 import android.content.ActivityNotFoundException
 import android.content.Intent
-import android.net.Uri
 import android.os.Bundle
 import android.view.View
 import android.view.ViewGroup
 import android.widget.Button
 import android.widget.ImageView
 import android.widget.TextView
-import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.flow.combine
 import kotlinx.coroutines.launch
-import kotlinx.coroutines.withContext
 import org.fedlens.app.Suggestions.Suggestion
 import org.fedlens.sdk.album.AlbumPhoto
 import org.fedlens.sdk.album.PhotoPicker
@@ -34,7 +31,8 @@ class CollectActivity : ScreenActivity() {
         problem = saved?.getString(PROBLEM)
         showProblem()
         findViewById<Button>(R.id.take_photo).setOnClickListener {
-            ask(CaptureProvider.request(), TAKE, R.string.no_camera)
+            // The next photo would take the place of one that was kept.
+            if (app.photos.keepsTaken.value) addTaken() else ask(CaptureProvider.request(), TAKE, R.string.no_camera)
         }
         findViewById<Button>(R.id.label_several).setOnClickListener {
             startActivity(Intent(this, LabelActivity::class.java))
@@ -63,6 +61,9 @@ class CollectActivity : ScreenActivity() {
             showStatus()
         }
         whileSeen(app.photos.adding, ::showAdding)
+        whileSeen(app.photos.keepsTaken) { isKept ->
+            findViewById<Button>(R.id.take_photo).setText(if (isKept) R.string.add_taken else R.string.take_photo)
+        }
         whileSeen(combine(app.fedlens.status, app.network.isThere, ::Pair)) { showStatus() }
     }
 
@@ -136,8 +137,7 @@ class CollectActivity : ScreenActivity() {
         request: Int,
         missing: Int,
     ) {
-        app.photos.dismissRefused()
-        report(null)
+        forgetProblem()
         try {
             startActivityForResult(intent, request)
         } catch (_: ActivityNotFoundException) {
@@ -153,20 +153,20 @@ class CollectActivity : ScreenActivity() {
         super.onActivityResult(requestCode, resultCode, data)
         if (resultCode != Activity.RESULT_OK) return
         when (requestCode) {
-            TAKE -> add(listOf(CaptureProvider.ADDRESS)) { CaptureProvider.file(this).delete() }
-            PICK -> add(PhotoPicker.picked(data)) {}
+            TAKE -> addTaken()
+            // In the app's scope: adding continues when the user leaves the screen.
+            PICK -> app.scope.launch { app.photos.add(PhotoPicker.picked(data)) }
         }
     }
 
-    private fun add(
-        addresses: List<Uri>,
-        then: () -> Unit,
-    ) {
-        // In the app's scope: adding continues when the user leaves the screen.
-        app.scope.launch {
-            app.photos.add(addresses)
-            withContext(Dispatchers.IO) { then() }
-        }
+    private fun addTaken() {
+        forgetProblem()
+        app.scope.launch { app.photos.addTaken() }
+    }
+
+    private fun forgetProblem() {
+        app.photos.dismissRefused()
+        report(null)
     }
 
     private fun explained(refused: List<Photos.Refusal>): String =

@@ -89,7 +89,7 @@ internal class Erasing(
         app.settings.isErasing = true
         app.settings.stored()
         app.learning.schedule()
-        return withTimeout(app.patienceMs) { app.fedlens.client.forget() }
+        return withTimeout(app.patienceMs) { app.fedlens.forget() }
     }
 
     private fun notTold(detail: String) {

@@ -30,7 +30,17 @@ internal class Photos(
     )
 
     /** The reason for not adding a file. */
-    enum class Refusal { HEIC, OTHER_FORMAT, DAMAGED, TOO_LARGE, CANNOT_BE_READ, NO_ROOM }
+    enum class Refusal(
+        /** True if the same file would be refused again. */
+        val isFinal: Boolean = true,
+    ) {
+        HEIC,
+        OTHER_FORMAT,
+        DAMAGED,
+        TOO_LARGE,
+        CANNOT_BE_READ(isFinal = false),
+        NO_ROOM(isFinal = false),
+    }
 
     /**
      * The progress of adding files.
@@ -47,6 +57,7 @@ internal class Photos(
     private val found = MutableStateFlow<List<AlbumPhoto>?>(null)
     private val trouble = MutableStateFlow<String?>(null)
     private val going = MutableStateFlow(Adding(0))
+    private val kept = MutableStateFlow(false)
 
     /** The reason why the album could not be read or changed last time; null if it could. */
     val problem: StateFlow<String?> = trouble
@@ -89,6 +100,21 @@ internal class Photos(
             Added(added, refused)
         } ?: Added(emptyList(), emptyList()).also { going.value = Adding(0) }
 
+    /** True while a photo that was taken waits to be added once more, because there was no room for it, for instance. */
+    val keepsTaken: StateFlow<Boolean> = kept
+
+    /** Add the photo that the camera app has written. */
+    suspend fun addTaken() {
+        val result = add(listOf(CaptureProvider.ADDRESS))
+        val isDone = result.added.isNotEmpty() || result.refused.any { it.isFinal }
+        kept.value =
+            withContext(Dispatchers.IO) {
+                val file = CaptureProvider.file(app)
+                if (isDone) file.delete()
+                !isDone && file.length() > 0
+            }
+    }
+
     /** Clear the refusals after they have been shown. */
     fun dismissRefused() = going.update { it.copy(refused = emptyList()) }
 
@@ -128,6 +154,7 @@ internal class Photos(
         app.fedlens.eraseHere()
         found.value = null
         trouble.value = null
+        kept.value = false
     }
 
     /** Wait for what is under way, at the end of the process. */

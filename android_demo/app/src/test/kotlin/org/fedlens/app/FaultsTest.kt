@@ -1,5 +1,7 @@
 package org.fedlens.app
 
+import android.app.Activity
+import android.widget.Button
 import org.fedlens.app.Phone.isShown
 import org.fedlens.app.Phone.open
 import org.fedlens.app.Phone.press
@@ -8,9 +10,11 @@ import org.fedlens.app.Phone.until
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertFalse
 import org.junit.Assert.assertNull
+import org.junit.Assert.assertTrue
 import org.junit.Test
 import org.junit.runner.RunWith
 import org.robolectric.RobolectricTestRunner
+import org.robolectric.Shadows.shadowOf
 import org.robolectric.annotation.Config
 import org.robolectric.annotation.GraphicsMode
 import java.io.File
@@ -39,6 +43,27 @@ class FaultsTest {
             screen.press(R.id.confirm)
             until("labelled") { app.photos.all.value?.single()?.label != null }
             until("nothing is said any more") { !screen.isShown(R.id.album_problem) }
+        }
+    }
+
+    @Test
+    fun `a photo that was taken for a full disk is kept, and can be added when there is room`() {
+        PlayedServer().use { server ->
+            Phone.join(server)
+            val screen = open<CollectActivity>().get()
+            val take = screen.findViewById<Button>(R.id.take_photo)
+            screen.press(R.id.take_photo)
+            val asked = shadowOf(screen).nextStartedActivityForResult
+            CaptureProvider.file(app).writeBytes(Drawn.photo("cat", 1))
+            app.isDiskFull = true
+            shadowOf(screen).receiveResult(asked.intent, Activity.RESULT_OK, null)
+            until("offered again") { take.text == app.getString(R.string.add_taken) && take.isEnabled }
+            assertTrue(CaptureProvider.file(app).exists())
+
+            app.isDiskFull = false
+            screen.press(R.id.take_photo)
+            until("in the album") { app.photos.all.value?.size == 1 && take.text == app.getString(R.string.take_photo) }
+            assertFalse(CaptureProvider.file(app).exists())
         }
     }
 

@@ -10,8 +10,8 @@ import java.io.File
  *
  * @property publishers Whose bundles may run here.
  * @property enrolmentToken Needed until the server has enrolled this client, and again if the server forgets it.
- * @property policy What the server may learn, by default nothing; read anew for every assignment. A result computed
- *     earlier is still sent.
+ * @property policy What the server may learn, by default nothing; read anew for every assignment, and before its result
+ *     is stored. A stored result is still sent.
  * @property pins Public keys, one of which the server's certificate chain must hold, each as `sha256/` and the Base64
  *     of its SHA-256; empty: any key.
  * @property ca Certificates (PEM) to trust instead of the system's; null: the system's.

@@ -1,9 +1,11 @@
 package org.fedlens.sdk
 
 import android.app.Notification
+import android.app.NotificationManager
 import android.app.PendingIntent
 import android.content.Context
 import android.content.Intent
+import android.os.Build
 import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.SupervisorJob
@@ -119,6 +121,13 @@ public class FedLens private constructor(
             null
         }
 
+    /** [FedLensClient.checkIn] without coroutines. */
+    public fun checkInAsync(): CompletableFuture<Void?> =
+        scope.future {
+            client.checkIn()
+            null
+        }
+
     /** [FedLensClient.runOnce] without coroutines. */
     public fun runOnceAsync(): CompletableFuture<Event.Outcome> = scope.future { client.runOnce() }
 
@@ -148,7 +157,10 @@ public class FedLens private constructor(
     public fun learnNow(): Boolean = jobs.scheduleNow()
 
     /** End the job that is running, and what [learnNow] has asked for; what was computed is kept. [schedule] stays. */
-    public fun stop(): Unit = jobs.stop()
+    public fun stop() {
+        jobs.stop()
+        hideNotification()
+    }
 
     /** An intent to [stop], for a button of the notification. */
     public val stopIntent: PendingIntent
@@ -158,27 +170,34 @@ public class FedLens private constructor(
         }
 
     /**
+     * End all learning, also what [schedule] has begun, and have the server and this phone forget the client, as
+     * [FedLensClient.forget] does. If that fails, [schedule] again to go on.
+     */
+    public suspend fun forget(): Boolean {
+        jobs.cancel()
+        return client.forget()
+    }
+
+    /** [forget] without coroutines. */
+    public fun forgetAsync(): CompletableFuture<Boolean> = scope.future { forget() }
+
+    /**
      * End all learning, and delete everything on this phone: the client as [FedLensClient.eraseHere] does, noisy answers,
-     * and the album, even one that cannot be opened. The server is told nothing: see [FedLensClient.forget].
+     * and the album, even one that cannot be opened. The server is told nothing: see [forget].
      *
-     * @throws StateException It cannot be deleted.
+     * @throws StateException It cannot be deleted, or another process uses it.
      */
     public suspend fun eraseHere() {
         jobs.cancel()
-        try {
-            client.eraseHere()
-        } catch (_: StateException) {
-            // Damaged, or of no federation: it goes with the folder.
-        }
-        withContext(Dispatchers.IO) {
-            synchronized(albumLock) {
-                closeAlbum()
-                if (!folder.deleteRecursively()) {
-                    throw StateException(StateException.Reason.NOT_WRITABLE, "$folder cannot be deleted; try again")
-                }
-            }
-        }
+        client.leaving(::eraseFolder) {}
     }
+
+    /** [eraseHere] without coroutines. */
+    public fun eraseHereAsync(): CompletableFuture<Void?> =
+        scope.future {
+            eraseHere()
+            null
+        }
 
     /** Close the client, as [FedLensClient.close] does, and the album. Another may be created then. */
     override fun close() {
@@ -191,6 +210,16 @@ public class FedLens private constructor(
     /** The notification of a running job; null: there is none. */
     internal fun notification(): Notification? = setup.notification?.apply(status.value)
 
+    /**
+     * Remove the notification unless a job is running: before Android 14, it outlives its job, even one whose process was
+     * killed.
+     */
+    internal fun hideNotification() {
+        if (Build.VERSION.SDK_INT >= Build.VERSION_CODES.UPSIDE_DOWN_CAKE) return
+        if (setup.notification == null || jobs.works.isNotEmpty()) return
+        checkNotNull(context.getSystemService(NotificationManager::class.java)).cancel(notificationId)
+    }
+
     private fun configuration(): ClientConfiguration {
         val joined =
             federation.get() ?: throw StateException(StateException.Reason.NOT_ENROLLED, "no federation is joined")
@@ -202,6 +231,21 @@ public class FedLens private constructor(
             joined.settings,
             secrets = joined.settings.secrets ?: KeystoreSecret(File(folder, "secret")),
         )
+    }
+
+    private fun eraseFolder() {
+        try {
+            configuration().erase()
+        } catch (failure: StateException) {
+            if (failure.reason == StateException.Reason.IN_USE) throw failure
+            // Damaged, or of no federation: it goes with the folder.
+        }
+        synchronized(albumLock) {
+            closeAlbum()
+            if (!folder.deleteRecursively()) {
+                throw StateException(StateException.Reason.NOT_WRITABLE, "$folder cannot be deleted; try again")
+            }
+        }
     }
 
     private fun opened(): PhotoAlbum =
@@ -302,7 +346,10 @@ public class FedLens private constructor(
                 check(
                     !AndroidPlatform.isProgramProcess(),
                 ) { "this process runs programs: Application.onCreate must return" }
-                FedLens(context, Setup().apply(setup)).also { current = it }
+                FedLens(context, Setup().apply(setup)).also {
+                    current = it
+                    it.hideNotification()
+                }
             }
 
         /** [create] for Java. */

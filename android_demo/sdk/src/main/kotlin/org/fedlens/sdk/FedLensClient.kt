@@ -7,14 +7,11 @@ import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.CoroutineStart
 import kotlinx.coroutines.NonCancellable
 import kotlinx.coroutines.SupervisorJob
-import kotlinx.coroutines.asCoroutineDispatcher
 import kotlinx.coroutines.async
 import kotlinx.coroutines.cancelAndJoin
-import kotlinx.coroutines.currentCoroutineContext
 import kotlinx.coroutines.flow.Flow
 import kotlinx.coroutines.flow.StateFlow
 import kotlinx.coroutines.job
-import kotlinx.coroutines.joinAll
 import kotlinx.coroutines.launch
 import kotlinx.coroutines.runBlocking
 import kotlinx.coroutines.sync.Mutex
@@ -32,7 +29,6 @@ import java.io.Closeable
 import java.io.File
 import java.io.IOException
 import java.util.Locale
-import java.util.concurrent.Executors
 
 /**
  * One client of a federation: everything from a check-in to a receipt.
@@ -83,9 +79,11 @@ public class FedLensClient internal constructor(
     ) : this({ ClientConfiguration(server.trimEnd('/'), folder, album, platform, settings) }, onEvent)
 
     /** The public id, 32 bytes, by which operators know this client. The first access reads the disk. */
+    @get:Throws(StateException::class, TransportException::class)
     public val clientId: ByteArray get() = resources().state.clientId
 
     /** The log of what left this device. The first access reads the disk. */
+    @get:Throws(StateException::class, TransportException::class)
     public val journal: Journal get() = resources().journal
 
     /** Every event from now on; who collects too slowly misses the oldest, but the constructor's `onEvent` none. */
@@ -276,11 +274,12 @@ public class FedLensClient internal constructor(
     /**
      * Stop running work, tell the server to delete everything about this client, then delete its identity and state.
      * Photos stay, and so do noisy answers already given and what publishers withdrew. Updates aggregated into a model
-     * stay in it. The next call creates a new client.
+     * stay in it. The next call creates a new client, also one by a job: [FedLens.forget] ends those.
      *
      * @return True if an update is in a round that is being aggregated, and cannot be taken back.
-     * @throws TransportException The server could not be reached, or refuses, as for a revoked client; then nothing is
-     *     deleted. [eraseHere] deletes the local state in any case.
+     * @throws TransportException The server could not be reached within 20 seconds, or the time that the settings'
+     *     `backoff` allows, or refuses, as for a revoked client; then nothing is deleted. [eraseHere] deletes the local
+     *     state in any case.
      */
     public suspend fun forget(): Boolean = leaving { aside { it.loop.forget() } }
 
@@ -343,32 +342,24 @@ public class FedLensClient internal constructor(
     /** Run a request that is allowed while the client takes part. */
     private suspend fun <T> aside(block: suspend (ClientResources) -> T): T = reporter.aside { block(resources()) }
 
-    /** Cancel every other call, run [farewell], and delete the local state. */
-    private suspend fun <T> leaving(farewell: suspend () -> T): T {
+    /** Cancel every other call, run [farewell], and delete the local state by [erase] before it can be opened again. */
+    internal suspend fun <T> leaving(
+        erase: () -> Unit = { configurationOf().erase() },
+        farewell: suspend () -> T,
+    ): T {
         // Before waiting for the thread, which a training may occupy.
         scope.coroutineContext.job.children.toList().forEach { it.cancel() }
         return inThread {
-            endOthers()
+            scope.endOthers()
             val result = farewell()
             // Calls that arrived in the meantime.
-            endOthers()
+            scope.endOthers()
             synchronized(lock) {
                 closeResources()
-                configurationOf().erase()
+                erase()
             }
             reporter.enter(ClientState.Idle)
             result
-        }
-    }
-
-    /** Cancel every call but this one. */
-    private suspend fun endOthers() {
-        val own = currentCoroutineContext().job
-        while (true) {
-            val others = scope.coroutineContext.job.children.filter { it != own }.toList()
-            if (others.isEmpty()) return
-            others.forEach { it.cancel() }
-            others.joinAll()
         }
     }
 
@@ -395,6 +386,3 @@ public class FedLensClient internal constructor(
         resources.also { resources = null }?.close()
     }
 }
-
-private fun threadOfItsOwn(name: String) =
-    Executors.newSingleThreadExecutor { work -> Thread(work, name).apply { isDaemon = true } }.asCoroutineDispatcher()

@@ -57,6 +57,7 @@ public class Publisher private constructor(
          *
          * @throws StatementException It is no public key of ECDSA on P-256.
          */
+        @Throws(StatementException::class)
         public fun of(pem: String): Publisher {
             val text = pem.trim()
             val key =

@@ -1,16 +1,20 @@
 package org.fedlens.sdk;
 
 import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertNull;
 import static org.junit.Assert.assertThrows;
 import static org.junit.Assert.assertTrue;
+import static org.junit.Assert.fail;
 
 import android.app.Application;
 import java.io.File;
+import java.io.IOException;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import org.fedlens.sdk.album.PhotoAlbum;
+import org.fedlens.sdk.album.PhotoBytes;
 import org.fedlens.sdk.model.Model;
 import org.fedlens.sdk.schedule.Background;
 import org.fedlens.sdk.schedule.Conditions;
@@ -69,8 +73,61 @@ public class FromJavaTest {
                 Throwable cause = assertThrows(ExecutionException.class, each::get).getCause();
                 assertTrue(cause instanceof AssignmentException);
             }
+            assertFalse("it was never enrolled", fedlens.forgetAsync().get());
+            fedlens.eraseHereAsync().get();
         } finally {
             FedLens.getCurrent().close();
         }
+    }
+
+    /** A catch does not compile where the call declares no exception. */
+    @Test
+    public void anAppInJavaCatchesWhatTheSdkThrows() throws Exception {
+        Application app = RuntimeEnvironment.getApplication();
+        FedLens fedlens = FedLens.create(app, setup -> setup.setFederation(() -> null));
+        PhotoAlbum album = fedlens.albumAsync().get();
+        try {
+            album.add("no photo".getBytes(), "cat.jpg", null);
+            fail();
+        } catch (PhotoException error) {
+            assertEquals(PhotoException.Reason.UNKNOWN_FORMAT, error.getReason());
+        }
+        try {
+            PhotoAlbum.open(new File(app.getDataDir(), "files/fedlens/album"), new AndroidPlatform(app));
+            fail();
+        } catch (StateException error) {
+            assertEquals(StateException.Reason.IN_USE, error.getReason());
+        }
+        try {
+            fedlens.getClient().getClientId();
+            fail();
+        } catch (StateException | TransportException error) {
+            assertEquals(StateException.Reason.NOT_ENROLLED, error.getReason());
+        }
+        try {
+            fedlens.getClient().getJournal().totals();
+            fail();
+        } catch (StateException | TransportException error) {
+            assertEquals(StateException.Reason.NOT_ENROLLED, error.getReason());
+        }
+        try {
+            Publisher.Companion.of("no key");
+            fail();
+        } catch (StatementException error) {
+            assertEquals(StatementException.Reason.KEY, error.getReason());
+        }
+        ExecutionException refused = assertThrows(ExecutionException.class, () -> fedlens.checkInAsync().get());
+        assertTrue(refused.getCause() instanceof StateException);
+        fedlens.close();
+    }
+
+    @Test
+    public void aPhotoMayComeFromWhereReadingFails() {
+        PhotoBytes.Content gone =
+                () -> {
+                    throw new IOException("gone");
+                };
+        PhotoBytes photo = new PhotoBytes(new AlbumEntry(new byte[32], 0), "cat", "cat.jpg", gone);
+        assertThrows(IOException.class, photo.getContent()::read);
     }
 }

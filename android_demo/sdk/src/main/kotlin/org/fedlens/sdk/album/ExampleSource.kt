@@ -1,10 +1,12 @@
 package org.fedlens.sdk.album
 
 import org.fedlens.sdk.AlbumEntry
+import org.fedlens.sdk.FedLensException
 import org.fedlens.sdk.KeyedHash
 import org.fedlens.sdk.sha256
 import org.fedlens.sdk.training.toBytes
 import java.io.File
+import java.io.IOException
 
 /**
  * The source of a client's labelled examples, from wherever an app keeps them; [PhotoAlbum] is one. It may change
@@ -12,6 +14,7 @@ import java.io.File
  */
 public fun interface ExampleSource {
     /** The current labelled examples; called on one of the client's threads. */
+    @Throws(FedLensException::class, IOException::class)
     public fun examples(): Examples
 }
 
@@ -56,8 +59,7 @@ public class Photo(
 /**
  * A photo from anywhere.
  *
- * @property read Reads the bytes, as of a file of a supported format, which are checked against the digest. It may
- *     throw an [java.io.IOException]. Called on a thread of the client, seldom twice, because features are cached.
+ * @property content The bytes, as of a file of a supported format, which are checked against the digest.
  */
 public class PhotoBytes
     @JvmOverloads
@@ -66,8 +68,15 @@ public class PhotoBytes
         label: String,
         name: String,
         isTest: Boolean = KeyedHash.isTestPhoto(entry.photo),
-        public val read: () -> ByteArray,
-    ) : Example(entry, label, name, isTest)
+        public val content: Content,
+    ) : Example(entry, label, name, isTest) {
+        /** Where the bytes of a photo come from. */
+        public fun interface Content {
+            /** Read the bytes; called on a thread of the client, seldom twice, because features are cached. */
+            @Throws(IOException::class)
+            public fun read(): ByteArray
+        }
+    }
 
 /**
  * What the bundle's frozen backbone makes of an example, computed by the app. A bundle that augments photos cannot

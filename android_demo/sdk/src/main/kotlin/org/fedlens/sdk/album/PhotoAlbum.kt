@@ -53,6 +53,7 @@ public class PhotoAlbum private constructor(
      * @throws PhotoException The file is not such a photo; see the reason.
      * @throws StateException The disk is full.
      */
+    @Throws(PhotoException::class, StateException::class)
     public fun add(
         content: ByteArray,
         name: String,
@@ -78,6 +79,7 @@ public class PhotoAlbum private constructor(
     }
 
     /** Sets a photo's class; null removes it. An unknown id has no effect. */
+    @Throws(StateException::class)
     public fun label(
         id: Long,
         label: String?,
@@ -86,6 +88,7 @@ public class PhotoAlbum private constructor(
     }
 
     /** Store a model's suggestion for a photo, with its probability in 0..1. */
+    @Throws(StateException::class)
     public fun suggest(
         id: Long,
         label: String,
@@ -100,19 +103,23 @@ public class PhotoAlbum private constructor(
      * Delete a photo and its file. Its features stay in the client's folder until [takeDeleted] passes the digest to
      * [org.fedlens.sdk.FedLensClient.dropFeatures].
      */
+    @Throws(StateException::class)
     public fun delete(id: Long) {
         remove("WHERE id = ?", id)
     }
 
     /** Delete every photo, as [delete] does. */
+    @Throws(StateException::class)
     public fun deleteAll() {
         remove("")
     }
 
     /** Every photo, newest first. */
+    @Throws(StateException::class)
     public fun all(): List<AlbumPhoto> = list("ORDER BY id DESC")
 
     /** The labelled photos. Copies of the same content are numbered by class and file name. */
+    @Throws(StateException::class)
     override fun examples(): Examples {
         val copies = HashMap<String, Int>()
         val byBytes = Comparator<String> { a, b -> KeyedHash.compareUnsigned(a.toByteArray(), b.toByteArray()) }
@@ -272,6 +279,7 @@ public class PhotoAlbum private constructor(
          * @throws StateException It is open elsewhere, damaged, from a newer version, or not writable.
          */
         @JvmStatic
+        @Throws(StateException::class)
         public fun open(
             folder: File,
             platform: Platform,
@@ -279,6 +287,7 @@ public class PhotoAlbum private constructor(
 
         /** [open] for photos of other formats than HEIC, given the platform's function that opens a database. */
         @JvmStatic
+        @Throws(StateException::class)
         public fun open(
             folder: File,
             openDatabase: (File) -> Database,

@@ -138,7 +138,8 @@ internal class HttpTransport(
 
     override suspend fun forget(): ForgetResponse {
         val request = ForgetRequest.newBuilder().setProtocol(Wire.PROTOCOL).build()
-        return call("DELETE", "v1/clients/self", body(request), ForgetResponse.parser())
+        // Somebody waits, and what could not be told is told by another call.
+        return call("DELETE", "v1/clients/self", body(request), ForgetResponse.parser(), limitMs = FORGET_MS)
     }
 
     /** Close connections. Cancel running calls first, and do not use the transport afterwards. */
@@ -152,11 +153,12 @@ internal class HttpTransport(
         body: RequestBody,
         parser: Parser<M>,
         holdMs: Long = 0,
+        limitMs: Long? = null,
     ): M =
-        retrying.repeat {
+        retrying.repeat(limitMs) {
             val silenceMs = timeouts.silenceMs + holdMs
             // The duration of an upload depends on its size and the network.
-            val allMs = if (body is Streamed) UNLIMITED else silenceMs + timeouts.messagesMs
+            val allMs = limitMs ?: if (body is Streamed) UNLIMITED else silenceMs + timeouts.messagesMs
             val request = newRequest(path).method(method, body).build()
             within(silenceMs, allMs).newCall(request).exchange(pins) { response ->
                 if (response.code != OK) throw Responses.failure(response)
@@ -215,6 +217,7 @@ internal class HttpTransport(
 
     private companion object {
         const val OK = 200
+        const val FORGET_MS = 20_000L
         const val IDLE_CONNECTIONS = 2
         const val KEEP_ALIVE_S = 60L
 

@@ -35,10 +35,15 @@ internal class Retrying(
     /**
      * Call [attempt] until it does not throw [TryAgain], and return its result.
      *
-     * @throws TransportException `UNREACHABLE`: the time limit of the backoff has passed.
+     * @param limitMs The time limit where the backoff has none; null: none.
+     * @throws TransportException `UNREACHABLE`: the time limit has passed.
      */
-    suspend fun <T> repeat(attempt: suspend () -> T): T {
+    suspend fun <T> repeat(
+        limitMs: Long? = null,
+        attempt: suspend () -> T,
+    ): T {
         val started = nowMs()
+        val giveUpAfterMs = backoff.giveUpAfterMs ?: limitMs
         var attempts = 0
         while (true) {
             val failure =
@@ -52,7 +57,7 @@ internal class Retrying(
             val own = if (failure.atOnce && attempts == 1) 0L else random.nextLong(mostMs(attempts) + 1)
             val wait = failure.afterMs + own
             val spent = nowMs() - started
-            if (backoff.giveUpAfterMs != null && spent + wait > backoff.giveUpAfterMs) {
+            if (giveUpAfterMs != null && spent + wait > giveUpAfterMs) {
                 val seconds = String.format(Locale.ROOT, "%.1f", spent / MS_PER_SECOND)
                 val message = "given up after $attempts attempts in $seconds s: ${failure.message}"
                 throw TransportException(Reason.UNREACHABLE, message, cause = failure.cause)

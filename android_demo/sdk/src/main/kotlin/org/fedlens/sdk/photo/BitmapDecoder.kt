@@ -19,14 +19,15 @@ public class BitmapDecoder internal constructor(
     public constructor() : this(::regions)
 
     override fun decode(content: ByteArray): PixelSource {
-        val plain = PlainPhoto.of(content)
         val bounds = options().apply { inJustDecodeBounds = true }
-        BitmapFactory.decodeByteArray(plain, 0, plain.size, bounds)
+        BitmapFactory.decodeByteArray(content, 0, content.size, bounds)
         val (width, height) = bounds.outWidth to bounds.outHeight
-        if (width <= 0 || height <= 0) throw damaged()
+        // Before it is copied.
         if (width.toLong() * height > Photos.MAX_PIXELS) {
             throw tooLarge(width, height, Photos.MAX_PIXELS)
         }
+        val plain = PlainPhoto.of(content)
+        if (width <= 0 || height <= 0) throw damaged()
         if (width.toLong() * height > BAND_PIXELS) {
             return banded(regionsOf(plain) ?: throw tooLarge(width, height, BAND_PIXELS.toLong()))
         }

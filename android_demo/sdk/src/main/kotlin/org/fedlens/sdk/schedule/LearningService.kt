@@ -47,7 +47,7 @@ public class LearningService : JobService() {
                 ending = learn(params, fedlens)
             } finally {
                 val isOwn = fedlens.jobs.end(params.jobId, work, ending)
-                if (fedlens.jobs.works.isEmpty()) hide(fedlens)
+                fedlens.hideNotification()
                 if (isOwn) jobFinished(params, ending?.comesAgain ?: false)
             }
         }
@@ -100,12 +100,6 @@ public class LearningService : JobService() {
         } else {
             notifications.notify(fedlens.notificationId, shown)
         }
-    }
-
-    // Later, Android removes it with the job.
-    private fun hide(fedlens: FedLens) {
-        if (Build.VERSION.SDK_INT >= Build.VERSION_CODES.UPSIDE_DOWN_CAKE) return
-        notifications.cancel(fedlens.notificationId)
     }
 
     @NewerAndroid(Build.VERSION_CODES.UPSIDE_DOWN_CAKE)

@@ -20,6 +20,7 @@ import org.fedlens.sdk.FedLensClient
 import org.fedlens.sdk.FedLensException
 import org.fedlens.sdk.StateException
 import org.fedlens.sdk.TransportException
+import org.fedlens.sdk.engine.child.NotStarted
 import java.io.IOException
 
 /**
@@ -45,7 +46,7 @@ internal class Session(
             if (isAskedFor && ending.left is ClientState.Reported) learnOfModel()
             ending
         } catch (failure: FedLensException) {
-            val isFinal = failure.reason in FINAL
+            val isFinal = failure.reason in FINAL && generateSequence<Throwable>(failure) { it.cause }.none(::mayPass)
             Ending(!isFinal, client.state.value, if (isFinal) Background.GIVEN_UP else null)
         } catch (_: IOException) {
             Ending(true, client.state.value)
@@ -108,6 +109,9 @@ internal class Session(
         const val LAST_ATTEMPT = 3
         const val NANOS_PER_MS = 1_000_000L
         val TOO_HOT = Ending(true, met = Background.TOO_HOT)
+
+        /** On a busy phone a process may start too slowly once. */
+        fun mayPass(failure: Throwable) = failure is NotStarted
 
         /** Reasons that another attempt would meet again. */
         val FINAL =

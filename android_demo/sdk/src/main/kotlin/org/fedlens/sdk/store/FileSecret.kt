@@ -11,6 +11,7 @@ import java.security.SecureRandom
 public class FileSecret(
     private val file: File,
 ) : SecretStore {
+    @Throws(StateException::class)
     override fun secret(): ByteArray {
         if (!file.exists()) {
             val fresh = ByteArray(KeyedHash.DIGEST_BYTES).also(SecureRandom()::nextBytes)
@@ -27,6 +28,7 @@ public class FileSecret(
         return secret
     }
 
+    @Throws(StateException::class)
     override fun delete() {
         deleteSecret(file)
     }

@@ -7,6 +7,7 @@ import org.fedlens.proto.v1.FailureRequest
 import org.fedlens.proto.v1.UpdateHeader
 import org.fedlens.sdk.AssignmentException
 import org.fedlens.sdk.Evaluation
+import org.fedlens.sdk.StateException
 import org.fedlens.sdk.UpdateFrame
 import org.fedlens.sdk.blob.TensorSpec
 import org.fedlens.sdk.store.JournalEntry.Outcome
@@ -18,13 +19,14 @@ import java.io.ByteArrayOutputStream
  * entry is on the disk before its first byte is sent.
  *
  * Methods read the disk and may be called from any thread while the client is open. Failures are a
- * [org.fedlens.sdk.StateException].
+ * [StateException].
  */
 public class Journal internal constructor(
     private val state: StateFolder,
     private val nowMs: () -> Long = System::currentTimeMillis,
 ) {
     /** The newest [most] entries, newest first. */
+    @Throws(StateException::class)
     public fun entries(most: Int = 200): List<JournalEntry> =
         state.transaction { db ->
             db.query(
@@ -36,6 +38,7 @@ public class Journal internal constructor(
         }
 
     /** Totals of all entries, of which [entries] gives a part. */
+    @Throws(StateException::class)
     public fun totals(): Totals =
         state.transaction { db ->
             val isResult = "kind = '$UPLOAD' AND outcome IN ('${Outcome.DELIVERED}', '${Outcome.REFUSED}')"

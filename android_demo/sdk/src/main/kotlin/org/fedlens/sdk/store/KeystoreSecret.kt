@@ -36,8 +36,10 @@ public class KeystoreSecret(
     private val file: File,
     private val alias: String = "org.fedlens.secret",
 ) : SecretStore {
+    @Throws(StateException::class)
     override fun secret(): ByteArray = if (file.exists()) decrypt(FileSecret.read(file)) else make()
 
+    @Throws(StateException::class)
     override fun delete() {
         FileSecret.deleteSecret(file)
         guarded("delete the key of") { keystore().deleteEntry(alias) }

@@ -50,7 +50,9 @@ internal class NoisyAnswers(
     }
 
     companion object {
-        private const val KEY = "label_distribution/"
+        /** The beginning of the answers' keys in the state folder. */
+        const val KEY = "label_distribution/"
+
         private const val MOST_SCALES = 1000
 
         /** True if epsilon is above 0 and noise of scale 1/epsilon is finite. */

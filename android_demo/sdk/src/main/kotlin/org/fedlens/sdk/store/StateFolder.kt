@@ -156,8 +156,8 @@ internal class StateFolder private constructor(
         }
 
         /**
-         * Delete the content of a closed client's folder, and its identity, even if the folder cannot be opened. As
-         * after [reset], noisy answers stay, unless the database cannot be read.
+         * Delete the content of a closed client's folder, and its identity, even if the folder cannot be opened, so that
+         * it may be bound to another server. As after [reset], noisy answers stay, unless the database cannot be read.
          *
          * @throws StateException The folder is in use, or cannot be written.
          */
@@ -185,7 +185,7 @@ internal class StateFolder private constructor(
                     database.transaction { db ->
                         resetRows(db)
                         db.run("DELETE FROM journal")
-                        db.run("DELETE FROM meta WHERE key = 'client_id'")
+                        db.run("DELETE FROM meta WHERE key NOT LIKE ?", "${NoisyAnswers.KEY}%")
                     }
                 }
             } catch (error: StateException) {

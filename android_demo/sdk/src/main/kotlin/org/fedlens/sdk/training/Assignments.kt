@@ -48,7 +48,7 @@ import java.io.Closeable
  * @property noisyAnswers Noisy answers given earlier.
  * @property album The photos.
  * @property decoder Decoder of photos.
- * @property currentPolicy Source of the policy, read anew for each assignment.
+ * @property currentPolicy Source of the policy, read anew for each assignment, and again before its result is stored.
  * @param trust Trust in publishers of bundles; null: the server is trusted.
  * @param engineOf Creates the engine of a bundle.
  * @property worker Dispatcher for reading photos and training, one thread at a time.
@@ -158,17 +158,32 @@ internal class Assignments(
         }
         if (photos.skipped.isNotEmpty()) progress.report(isLast = true) { Event.PhotosSkipped(photos.skipped) }
         progress.report(isLast = true) { Event.RoundStarted(task, round, photos.train.size, photos.test.size) }
-        val policy = currentPolicy()
         return LocalTraining(
             assignment,
             engine,
             photos,
             downloads(plan, sets),
             stateOf(task),
-            { photos, validation -> Requirements.checkAmounts(plan, bundle.manifest, photos, validation, policy) },
+            { photos, validation -> permit(assignment, bundle, photos, validation) },
         ) { step, steps, loss ->
             progress.report(isLast = step == steps) { Event.Trained(task, round, step, steps, loss) }
         }.execute()
+    }
+
+    /** Refuse what the owner forbids by now: a permission that was taken back holds for this result, too. */
+    private fun permit(
+        assignment: Assignment,
+        bundle: Bundle,
+        photos: Int,
+        validation: Int,
+    ) {
+        val policy = currentPolicy()
+        val plan = assignment.localPlan
+        val manifest = bundle.manifest
+        Requirements.checkPolicy(assignment, policy)
+        Requirements.check(assignment, manifest, policy)
+        Requirements.checkEarlierAnswers(plan, manifest, noisyAnswers, policy)
+        Requirements.checkAmounts(plan, manifest, photos, validation, policy)
     }
 
     private fun preparation(

@@ -47,8 +47,8 @@ internal class TrainingResult(
  * @param engine Engine for the assignment's bundle.
  * @param downloads The assignment's sets by name.
  * @param clientState Client state by name; null if there is none yet.
- * @param checkAmounts Called with the numbers of photos to train on and for validation, before anything is run; it may
- *     throw.
+ * @param permit Called with the numbers of photos to train on and for validation, before anything is run and again
+ *     before there is a result; it may throw.
  * @param onStep Called after every step with its number from 1, the number of all steps, and its loss. An exception
  *     from it ends the training.
  */
@@ -58,7 +58,7 @@ internal class LocalTraining(
     private val photos: PreparedPhotos,
     downloads: Map<String, Tensors>,
     clientState: (String) -> Tensors?,
-    private val checkAmounts: (photos: Int, validation: Int) -> Unit = { _, _ -> },
+    private val permit: (photos: Int, validation: Int) -> Unit = { _, _ -> },
     private val onStep: (step: Long, steps: Long, loss: Float) -> Unit = { _, _, _ -> },
 ) {
     private val plan = assignment.localPlan
@@ -94,7 +94,8 @@ internal class LocalTraining(
         if (needsPhotos && train.size == 0) {
             throw AssignmentException(AssignmentException.Reason.NO_PHOTOS, "there is no labelled train photo")
         }
-        checkAmounts(train.size, rows.getValue(RowsOf.ROWS_VALIDATION).size)
+        val validation = rows.getValue(RowsOf.ROWS_VALIDATION)
+        permit(train.size, validation.size)
         for ((index, instruction) in plan.instructionsList.withIndex()) {
             values[instruction.value] = make(instruction)
             values.keys.retainAll(Plans.stillRead(plan, index))
@@ -106,7 +107,7 @@ internal class LocalTraining(
             evaluations = plan.evaluationsList.associate { it.label to evaluate(it) },
             keeps = plan.keepsList.associate { it.state to selected(it.value, it.hasTensors(), it.tensors) },
             uploads = plan.uploadsList.associate { it.name to selected(it.value, it.hasTensors(), it.tensors) },
-        )
+        ).also { permit(train.size, validation.size) }
     }
 
     private fun make(instruction: Instruction): Tensors =

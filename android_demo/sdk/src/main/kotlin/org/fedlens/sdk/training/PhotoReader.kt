@@ -75,7 +75,7 @@ internal class PhotoReader(
         val raw =
             when (photo) {
                 is Photo -> photo.file.readBytes()
-                is PhotoBytes -> photo.read()
+                is PhotoBytes -> photo.content.read()
                 is Features -> error("features have no bytes")
             }
         if (!sha256(raw).contentEquals(photo.entry.photo)) throw IOException("the photo is another one now")

@@ -160,6 +160,8 @@ internal class Preparation(
             skip(photo, UNREADABLE)
         } catch (_: IOException) {
             skip(photo, CHANGED)
+        } catch (_: OutOfMemoryError) {
+            skip(photo, TOO_LARGE)
         }
         return null
     }
@@ -194,6 +196,9 @@ internal class Preparation(
 
         /** The reason for skipping photos whose bytes have changed. */
         const val CHANGED = "photos that have changed or gone since the album was read"
+
+        /** The reason for skipping photos that do not fit into memory. */
+        const val TOO_LARGE = "photos that take more memory than there is"
 
         /** The reason for skipping features that the model does not take. */
         const val UNFIT = "features that are not as many finite numbers as the model takes"

@@ -204,6 +204,18 @@ class FedLensClientTest {
     }
 
     @Test
+    fun `a permission that is taken back during a training holds for its result`() {
+        val run = clientOf(FakeServer())
+        var policy = AGREED
+        run.onEvent = { if (it is Event.Trained) policy = AGREED.copy(upload = false) }
+        run.client(ClientSettings(TrustServer, TOKEN, policy = { policy })).use { client ->
+            val outcome = runBlocking { client.runOnce() } as Event.RoundFailed
+            assertEquals(AssignmentException.Reason.POLICY, outcome.reason)
+        }
+        assertEquals(0, run.server.count("update"))
+    }
+
+    @Test
     fun `with fewer photos than the policy trains on a check-in offers none`() {
         val run = clientOf(FakeServer())
         val train = run.photos.count { !it.isTest }

@@ -267,6 +267,15 @@ class HttpTransportTest {
         }
 
     @Test
+    fun `who wants to be forgotten does not wait for ever for a server that is away`() =
+        runTest {
+            val away = serving().use { it.address }
+            val error = failureOf { transportTo(away).use { it.forget() } }
+            assertEquals(Reason.UNREACHABLE, error.reason)
+            assertTrue("$currentTime", currentTime <= 20_000)
+        }
+
+    @Test
     fun `a response that comes byte by byte is given up in the end and asked for again`() =
         runTest {
             // 2 s in all, and never silent for longer than 20 ms. On a busy machine the next answer may take 1.5 s.

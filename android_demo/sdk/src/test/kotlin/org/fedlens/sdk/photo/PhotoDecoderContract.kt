@@ -66,6 +66,13 @@ class BitmapDecoderTest : PhotoDecoderContract(BitmapDecoder(), nearly = setOf("
         assertEquals(Reason.TOO_LARGE, error.reason)
         assertEquals(4_096, decoder.decode(OddPhotos.bmp(4_096, 4_096)).use { it.height })
     }
+
+    @Test
+    fun `a photo of too many pixels is left out before its content is looked through`() {
+        val photo = OddPhotos.png(20_000, 10_000)
+        val error = assertThrows(PhotoException::class.java) { BitmapDecoder().decode(photo.copyOf(photo.size - 1)) }
+        assertEquals(error.message, Reason.TOO_LARGE, error.reason)
+    }
 }
 
 /**

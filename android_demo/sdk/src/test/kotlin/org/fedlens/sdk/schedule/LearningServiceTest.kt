@@ -3,8 +3,10 @@ package org.fedlens.sdk.schedule
 import android.app.Application
 import android.app.Notification
 import android.app.NotificationManager
+import android.app.job.JobInfo
 import android.app.job.JobParameters
 import android.app.job.JobScheduler
+import android.content.Intent
 import android.os.Build
 import android.os.Looper
 import kotlinx.coroutines.delay
@@ -17,12 +19,16 @@ import org.fedlens.sdk.ClientState
 import org.fedlens.sdk.FedLens
 import org.fedlens.sdk.Platform
 import org.fedlens.sdk.Publishers
+import org.fedlens.sdk.StateException
 import org.fedlens.sdk.Status
 import org.fedlens.sdk.net.Backoff
 import org.fedlens.sdk.onAndroid
+import org.fedlens.sdk.store.Database
 import org.fedlens.sdk.store.FileSecret
+import org.fedlens.sdk.store.FolderLock
 import org.fedlens.sdk.store.SecretStore
 import org.junit.After
+import org.junit.Assert.assertArrayEquals
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertFalse
 import org.junit.Assert.assertNotNull
@@ -54,6 +60,7 @@ class LearningServiceTest {
     private val onMain = CopyOnWriteArrayList<String>()
     private val shown = shadowOf(app.getSystemService(NotificationManager::class.java))
     private val reached = ConcurrentHashMap.newKeySet<String>()
+    private val folder = File(app.applicationInfo.dataDir, "files/fedlens")
 
     private fun create(
         server: String = "https://127.0.0.1:1",
@@ -66,14 +73,11 @@ class LearningServiceTest {
             more()
         }
 
-    private fun settings() =
+    private fun settings(secret: File = File(app.applicationInfo.dataDir, "secret")) =
         ClientSettings(
             Publishers.TrustServer,
             enrolmentToken = "token",
-            secrets =
-                Noting(
-                    FileSecret(File(app.applicationInfo.dataDir, "secret").apply { parentFile?.mkdirs() }),
-                ),
+            secrets = Noting(FileSecret(secret.apply { parentFile?.mkdirs() })),
             backoff = Backoff(firstMs = 1, mostMs = 1),
         )
 
@@ -131,7 +135,9 @@ class LearningServiceTest {
         assertEquals("not_enrolled", (fedlens.status.value.state as ClientState.Failed).reason)
         assertFalse("client.sqlite3" in reached)
 
-        val folder = File(app.applicationInfo.dataDir, "files/fedlens")
+        joined = FedLens.Federation("https://127.0.0.1:3", settings())
+        assertEquals(32, fedlens.client.clientId.size)
+        runBlocking { fedlens.client.eraseHere() }
         for (server in listOf("https://127.0.0.1:1", "https://127.0.0.1:2")) {
             joined = FedLens.Federation(server, settings())
             assertEquals(32, fedlens.client.clientId.size)
@@ -141,6 +147,62 @@ class LearningServiceTest {
             }
             assertFalse(folder.exists())
         }
+    }
+
+    @Test
+    fun `who was forgotten is not enrolled again by a job`() {
+        val fedlens = create()
+        fedlens.schedule()
+        assertTrue(fedlens.learnNow())
+        service.onStartJob(jobParameters(ids.periodic))
+        assertFalse("it was never enrolled", runBlocking { fedlens.forget() })
+        until { shadowOf(service).isJobFinished }
+        assertEquals(emptyList<JobInfo>(), scheduler.allPendingJobs)
+        assertEquals(Background.OFF, fedlens.status.value.background)
+    }
+
+    @Test
+    fun `a call during an erasure waits, and belongs to the client that comes then`() {
+        val asking = Thread { FedLens.current?.client?.clientId }
+        val android = AndroidPlatform(app)
+        val whileClosing =
+            object : Platform by android {
+                override fun openDatabase(file: File): Database {
+                    val database = android.openDatabase(file)
+                    return object : Database by database {
+                        override fun close() {
+                            database.close()
+                            if (file.name != "album.sqlite3" || asking.state != Thread.State.NEW) return
+                            asking.start()
+                            until { asking.state in setOf(Thread.State.BLOCKED, Thread.State.TERMINATED) }
+                        }
+                    }
+                }
+            }
+        val setup: FedLens.Setup.() -> Unit = {
+            platform = whileClosing
+            settings = settings(File(folder, "secret"))
+        }
+        val fedlens = create(more = setup)
+        runBlocking {
+            fedlens.album()
+            fedlens.eraseHere()
+        }
+        asking.join()
+        val id = fedlens.client.clientId
+        fedlens.close()
+        assertArrayEquals(id, create(more = setup).client.clientId)
+    }
+
+    @Test
+    fun `what another process uses is not erased`() {
+        val fedlens = create()
+        val state = File(folder, "client").apply { mkdirs() }
+        FolderLock.take(state, "state folder").use {
+            val error = assertThrows(StateException::class.java) { runBlocking { fedlens.eraseHere() } }
+            assertEquals(StateException.Reason.IN_USE, error.reason)
+        }
+        assertTrue(state.exists())
     }
 
     // Before Android 14, where the notification is shown without the job: Robolectric drops that of a job.
@@ -178,6 +240,19 @@ class LearningServiceTest {
             assertEquals(Background.OFF, fedlens.status.value.background)
             fedlens.close()
             silent.close()
+        }
+
+    @Test
+    fun `the notification of a job whose process was killed goes when the next one begins, or by its button`() =
+        onAndroid(Build.VERSION_CODES.TIRAMISU) {
+            val notifications = checkNotNull(app.getSystemService(NotificationManager::class.java))
+            val left = Notification.Builder(app, "").build()
+            notifications.notify(ids.now, left)
+            ServerSocket(0).use(::createWithNotification)
+            assertEquals(0, shown.size())
+            notifications.notify(ids.now, left)
+            StopReceiver().onReceive(app, Intent())
+            assertEquals(0, shown.size())
         }
 
     private fun createWithNotification(server: ServerSocket): FedLens =

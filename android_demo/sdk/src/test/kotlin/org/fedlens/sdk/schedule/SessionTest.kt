@@ -19,6 +19,10 @@ import org.fedlens.sdk.FedLensClient
 import org.fedlens.sdk.TransportException
 import org.fedlens.sdk.client.ClientRun
 import org.fedlens.sdk.client.FakeServer
+import org.fedlens.sdk.engine.CountedCrashes
+import org.fedlens.sdk.engine.ProgramEngine
+import org.fedlens.sdk.engine.child.FakePhone
+import org.fedlens.sdk.engine.child.SeparateRuntime
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertFalse
 import org.junit.Assert.assertTrue
@@ -116,6 +120,22 @@ class SessionTest {
         assertFalse(learn())
         assertFalse(jobs.isScheduled)
         assertEquals(Background.GIVEN_UP, jobs.status.value.background)
+    }
+
+    @Test
+    fun `a process for programs that starts too slowly is tried again by a later job`() {
+        jobs.schedule()
+        val phone = FakePhone { _, _, _ -> error("no process starts") }
+        phone.stuck = setOf("IsolatedProgramService", "ProgramService")
+        for (mustBeIsolated in listOf(true, false)) {
+            run.engineOf = { bundle ->
+                val runtime = SeparateRuntime(phone, "scripted 1", mustBeIsolated, limitMs = 1)
+                ProgramEngine(bundle, runtime, folder.newFolder(), CountedCrashes())
+            }
+            assertTrue(learn())
+            assertTrue(jobs.isScheduled)
+        }
+        assertEquals("runtime_missing", (jobs.status.value.left as ClientState.Failed).reason)
     }
 
     @Test

@@ -6,6 +6,7 @@ import org.fedlens.sdk.AlbumEntry
 import org.fedlens.sdk.KeyedHash
 import org.fedlens.sdk.album.Features
 import org.fedlens.sdk.album.PhotoBytes
+import org.fedlens.sdk.photo.PhotoDecoder
 import org.fedlens.sdk.sha256
 import org.fedlens.sdk.store.FeatureCache
 import org.fedlens.sdk.store.FeatureSpace
@@ -36,8 +37,9 @@ class PreparationTest {
     private fun preparation(
         engine: SummingEngine = this.engine,
         onlyTest: Boolean = false,
+        decoder: PhotoDecoder = OneColour,
         onPhoto: (Int, Int) -> Unit = { _, _ -> },
-    ) = Preparation(album.examples(), engine, OneColour, cache, onlyTest, onPhoto)
+    ) = Preparation(album.examples(), engine, decoder, cache, onlyTest, onPhoto)
 
     @Test
     fun `rows are sorted by digest and hold features and labels`() {
@@ -161,6 +163,20 @@ class PreparationTest {
             ),
             found.skipped,
         )
+        assertEquals(2, found.train.size)
+    }
+
+    @Test
+    fun `a photo that takes more memory than there is does not end the others`() {
+        album.add("cat", 3)
+        val huge = album.photos[1].file.readBytes()
+        val decoder =
+            PhotoDecoder { content ->
+                if (content.contentEquals(huge)) throw OutOfMemoryError("the test's")
+                OneColour.decode(content)
+            }
+        val found = preparation(decoder = decoder).photos(SEED)
+        assertEquals(mapOf(Preparation.TOO_LARGE to listOf("cat/1.bmp")), found.skipped)
         assertEquals(2, found.train.size)
     }
 

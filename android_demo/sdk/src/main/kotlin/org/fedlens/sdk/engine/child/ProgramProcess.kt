@@ -23,13 +23,18 @@ import java.util.concurrent.atomic.AtomicBoolean
 /** Signals the end of a process that another call has told of, so that it counts once. */
 internal class LostToAnother : Exception()
 
+/** The cause of a failure to start a process in time, which another attempt may not meet. */
+internal class NotStarted(
+    message: String,
+) : Exception(message)
+
 /**
  * A process for programs, as the app sees it. After it has run a program it counts as hostile: a reply that is not as
  * [Link] says ends it.
  *
  * @param service The service that is this process.
  * @param limitMs Longest time for a start, and for one call.
- * @throws EngineException With reason `RUNTIME_MISSING`: it cannot be started.
+ * @throws EngineException With reason `RUNTIME_MISSING`: it cannot be started; caused by [NotStarted]: not now.
  */
 @NewerAndroid(SeparateRuntime.LEAST_ANDROID)
 internal class ProgramProcess(
@@ -54,13 +59,14 @@ internal class ProgramProcess(
             binder = bound.get(limitMs, TimeUnit.MILLISECONDS)
         } catch (error: Exception) {
             end()
-            val why =
+            val cause =
                 when (error) {
-                    is TimeoutException -> "it has not started within ${limitMs / MS_PER_S} s"
-                    is ExecutionException -> error.cause?.message
-                    else -> error.message
+                    is TimeoutException -> NotStarted("it has not started within ${limitMs / MS_PER_S} s")
+                    is ExecutionException -> error.cause
+                    else -> error
                 }
-            throw EngineException(Reason.RUNTIME_MISSING, "programs cannot run in a process of their own: $why", error)
+            val why = "programs cannot run in a process of their own: ${cause?.message}"
+            throw EngineException(Reason.RUNTIME_MISSING, why, cause)
         }
     }
 
@@ -112,7 +118,10 @@ internal class ProgramProcess(
     // Otherwise the system would start it again, for nobody.
     override fun onServiceDisconnected(name: ComponentName) = end()
 
-    override fun onBindingDied(name: ComponentName) = end()
+    override fun onBindingDied(name: ComponentName) {
+        bound.completeExceptionally(NotStarted("it has ended while it started"))
+        end()
+    }
 
     override fun onNullBinding(name: ComponentName) {
         bound.completeExceptionally(IllegalStateException("its service gives nothing to call"))

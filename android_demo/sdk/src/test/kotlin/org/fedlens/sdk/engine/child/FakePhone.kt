@@ -29,6 +29,9 @@ internal class FakePhone(
     /** Names of the services whose processes never come up. */
     var stuck = emptySet<String>()
 
+    /** Names of the services whose processes die before they come up. */
+    var dying = emptySet<String>()
+
     /** Whether isolated processes may open descriptors by path. */
     var isLenient = true
 
@@ -52,6 +55,10 @@ internal class FakePhone(
         bindings[connection] = null
         if (short in missing) return false
         if (short in stuck) return true
+        if (short in dying) {
+            executor.execute { connection.onBindingDied(name) }
+            return true
+        }
         val process = FakeProcess(this, short, name, connection).also { started += it }
         bindings[connection] = process
         executor.execute { connection.onServiceConnected(name, process) }

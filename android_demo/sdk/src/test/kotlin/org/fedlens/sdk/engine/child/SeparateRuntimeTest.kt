@@ -322,6 +322,9 @@ class SeparateRuntimeTest {
         assertFails(Reason.RUNTIME_MISSING, "it has not started within 0 s") {
             runtime(limitMs = 20).load(form, file)
         }
+        phone.stuck = emptySet()
+        phone.dying = both
+        assertFails(Reason.RUNTIME_MISSING, "it has ended while it started") { runtime().load(form, file) }
     }
 
     @Test
