@@ -156,18 +156,18 @@ def _move_blobs(
     keys: dict[bytes, str | None] = {}
     copied = 0
     for row in large:
-        path = files.path(row.digest)
+        path, fresh = files.path(row.digest), files.incoming / row.digest.hex()
         if bucket is None:
             keys[row.digest] = None
             if not path.is_file() or digest_of(pieces_of(path)) != row.digest.hex():
                 copied += 1
-                _copy(read_blob, row.digest, row.object, path)
+                _copy(read_blob, row.digest, row.object, fresh)
+                fresh.rename(path)  # which is the source's own file if both have one folder
             continue
         key = there.get(row.digest.hex())
         if key is None or digest_of(bucket.read(key)) != row.digest.hex():
             key = new_key(row.digest)
             copied += 1
-            fresh = files.incoming / row.digest.hex()
             _copy(read_blob, row.digest, row.object, fresh)
             bucket.put(key, fresh)
             fresh.unlink()

@@ -122,12 +122,18 @@ def test_a_state_that_a_server_uses_is_not_moved(here: StateAddress, there: Stat
         move(here, there)
 
 
-def test_a_damaged_blob_is_named_and_no_row_is_moved(here: StateAddress, there: StateAddress) -> None:
-    digest = sha256(LARGE[2]).hexdigest()
-    (here.folder / "blobs" / digest).write_bytes(LARGE[1])
+@pytest.mark.parametrize("has_its_folder", [False, True])
+def test_a_damaged_blob_is_named_and_no_row_is_moved(
+    here: StateAddress, there: StateAddress, has_its_folder: bool
+) -> None:
+    if has_its_folder:
+        there = StateAddress(folder=here.folder, database=there.database)
+    blob = here.folder / "blobs" / sha256(LARGE[2]).hexdigest()
+    blob.write_bytes(LARGE[1])
 
-    with pytest.raises(StoreUnusable, match=f"blob {digest} is damaged; nothing was moved"):
+    with pytest.raises(StoreUnusable, match=f"blob {blob.name} is damaged; nothing was moved"):
         move(here, there)
+    assert blob.read_bytes() == LARGE[1]
     assert not holds_state(there)  # so that no server starts there
     with closing(Store.open(there)) as store:
         assert store.read(select(schema.clients)) == []
