@@ -227,8 +227,7 @@ class Store:
                 self.blobs.files.keys[row.digest] = row.object
             if row.kept_until is not None:
                 self.blobs.kept_until[row.digest] = row.kept_until
-        self.blobs.files.is_shared = address.is_beside_another
-        self.blobs.files.sweep(self.blobs.sizes)
+        self.blobs.files.sweep(self.blobs.sizes, keeps_unknown=address.is_beside_another)
 
     def _read_row(self, digest: bytes) -> bytes | None:
         rows = self.read(select(schema.blobs.c.raw).where(schema.blobs.c.digest == digest))

@@ -280,8 +280,7 @@ def fault(error: DBAPIError) -> ServerError | None:
     """
     cause = error.orig
     if isinstance(cause, sqlite3.Error):
-        code = getattr(cause, "sqlite_errorcode", 0) & 0xFF  # without what exactly failed
-        if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+        if (code := _code(cause)) in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
             return Unavailable(f"the server's database: {cause}; nothing was stored, try again", AWAY_RETRY_MS)
         return full() if code == sqlite3.SQLITE_FULL else None
     state = getattr(cause, "sqlstate", None) or ""
@@ -301,8 +300,14 @@ def uncertain(error: DBAPIError) -> bool:
     """
     cause = error.orig
     if isinstance(cause, sqlite3.Error):
-        return getattr(cause, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY)
+        return _code(cause) not in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY)
     return error.connection_invalidated
+
+
+def _code(error: sqlite3.Error) -> int:
+    """SQLite's primary result code, without what exactly failed; 0: it has none."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF
 
 
 @contextmanager

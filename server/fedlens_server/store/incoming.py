@@ -147,7 +147,6 @@ class Files:
 
     Attributes:
         keys: Of the objects of stored blobs, by digest; changed by the writing thread alone.
-        is_shared: True if some of the files may be of another state.
     """
 
     def __init__(self, folder: Path, durable: bool = True) -> None:
@@ -157,7 +156,6 @@ class Files:
         self.incoming = folder / "incoming"
         self.incoming.mkdir(parents=True, exist_ok=True)
         self.keys: dict[bytes, str] = {}
-        self.is_shared = False
 
     def path(self, digest: bytes) -> Path:
         """The file of a blob."""
@@ -208,11 +206,16 @@ class Files:
     def make_room(self) -> None:
         """Delete files that are kept elsewhere too; for a disk that is full."""
 
-    def sweep(self, sizes: Mapping[bytes, int]) -> None:
-        """Delete temporary files, and those of blobs that no state stores; `sizes` are those of the stored ones."""
+    def sweep(self, sizes: Mapping[bytes, int], *, keeps_unknown: bool) -> None:
+        """Delete temporary files, and those of blobs that are not stored, unless they may be another state's.
+
+        Args:
+            sizes: Of the stored blobs, in bytes, by digest.
+            keeps_unknown: True if the files of other blobs stay.
+        """
         for path in self.incoming.iterdir():
             path.unlink()
-        if self.is_shared:
+        if keeps_unknown:
             return
         named = {digest.hex() for digest, size in sizes.items() if size > MAX_ROW_BYTES}
         for path in self.folder.iterdir():

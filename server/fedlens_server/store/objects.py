@@ -216,9 +216,9 @@ class Objects(Files):
         """As in `Files`: all copies that are not in use."""
         self._evict(0)
 
-    def sweep(self, sizes: Mapping[bytes, int]) -> None:
+    def sweep(self, sizes: Mapping[bytes, int], *, keeps_unknown: bool) -> None:
         """As in `Files`, and take up the copies that are there."""
-        super().sweep(sizes)
+        super().sweep(sizes, keeps_unknown=keeps_unknown)
         for digest in self.keys:
             path = self.path(digest)
             if path.exists() and path.stat().st_size == sizes[digest]:

@@ -228,7 +228,7 @@ class Places:
             return ()
         given = give(federation, current.key, cohorts, again).result()
         if task.values is not values:
-            self.look()
+            self.look()  # these downloads were not given
         federation.member_events[task.id, "resting"] += len(resting.intersection(given))
         if free_places(task, current, federation.clock.elapsed()) == 0:
             current.free_since = None
@@ -333,7 +333,7 @@ def give(
     if task is None or current is None or current.key != key or current.closing or current.held is None:
         return ()
     if task.paused or any(cohort.values is not task.values for cohort in cohorts):
-        return ()  # with other values, a client was forgotten meanwhile: downloads may be made of what it had
+        return ()  # values are others once a client was forgotten: downloads may be made of what it had
     held = current.held
     encoded = dict(current.encoded)
     members: dict[bytes, Member] = {}

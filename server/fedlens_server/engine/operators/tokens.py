@@ -28,7 +28,7 @@ _CLIENT_ROLES = {
     admission_pb2.TOKEN_ROLE_TRAINER: enrolment_pb2.CLIENT_ROLE_TRAINER,
     admission_pb2.TOKEN_ROLE_EVALUATOR: enrolment_pb2.CLIENT_ROLE_EVALUATOR,
 }
-# A dot is no part of an address that a client keeps: it could not name the token that is to be revoked.
+# HTTP clients drop "." and ".." from an address, so no request could revoke a token of such a name.
 _RESERVED = (ADMIN.name, ".", "..")
 _OPERATOR_ROLES = (admission_pb2.TOKEN_ROLE_READ, admission_pb2.TOKEN_ROLE_OPERATE)
 _columns, _uses = schema.tokens.c, schema.token_uses.c

@@ -274,7 +274,7 @@ public class FedLensClient internal constructor(
     /**
      * Stop running work, tell the server to delete everything about this client, then delete its identity and state.
      * Photos stay, and so do noisy answers already given and what publishers withdrew. Updates aggregated into a model
-     * stay in it. The next call creates a new client, also one by a job: [FedLens.forget] ends those.
+     * stay in it. The next call, also a job's, creates a new client; [FedLens.forget] ends jobs first.
      *
      * @return True if an update is in a round that is being aggregated, and cannot be taken back.
      * @throws TransportException The server could not be reached within 20 seconds, or the time that the settings'
