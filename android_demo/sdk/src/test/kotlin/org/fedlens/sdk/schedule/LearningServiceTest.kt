@@ -46,6 +46,7 @@ import java.io.File
 import java.net.ServerSocket
 import java.util.concurrent.ConcurrentHashMap
 import java.util.concurrent.CopyOnWriteArrayList
+import java.util.concurrent.CountDownLatch
 import java.util.function.Function
 import java.util.function.Supplier
 
@@ -151,10 +152,23 @@ class LearningServiceTest {
 
     @Test
     fun `who was forgotten is not enrolled again by a job`() {
-        val fedlens = create()
+        // A job that has begun to enrol may be known to the server, which is away here: it is held before that.
+        val begun = CountDownLatch(1)
+        val joined = FedLens.Federation("https://127.0.0.1:1", settings())
+        val fedlens =
+            create {
+                federation =
+                    Supplier {
+                        if (begun.count == 0L) return@Supplier joined
+                        begun.countDown()
+                        until { FedLens.current?.jobs?.works?.get(ids.periodic)?.isCancelled == true }
+                        null
+                    }
+            }
         fedlens.schedule()
         assertTrue(fedlens.learnNow())
         service.onStartJob(jobParameters(ids.periodic))
+        begun.await()
         assertFalse("it was never enrolled", runBlocking { fedlens.forget() })
         until { shadowOf(service).isJobFinished }
         assertEquals(emptyList<JobInfo>(), scheduler.allPendingJobs)
