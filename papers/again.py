@@ -1,11 +1,11 @@
 """Repeat a kept run of each study and compare both: `python -m papers.again --photos DIR [STUDY ...]`.
 
 Everything must be the same but `made`, and the bytes sent down: a run that was stopped sends some of them twice.
+Work that was stopped goes on from `OUT`; a run that has ended there is not repeated once more.
 """
 
 import argparse
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -32,22 +32,22 @@ def without_choice(study: dict[str, Any]) -> dict[str, Any]:
     return study | {"arguments": [each for i, each in enumerate(given) if i not in chosen]}
 
 
-def repeat(study: dict[str, Any], kept: Path, photos: Path) -> list[str]:
-    """Repeat the kept run in the file `kept`; returns the places that differ."""
+def repeat(study: dict[str, Any], kept: Path, photos: Path, folder: Path) -> list[str]:
+    """Repeat the kept run in the file `kept`, in `folder`; returns the places that differ."""
     run = read(kept)
     label, seed = run["label"], str(run["seed"])
-    with tempfile.TemporaryDirectory(prefix="fedlens-again-") as folder:
-        out = Path(folder) / "out"
-        line = [*command(without_choice(study), photos, out, 1), "--method", label, "--seed", seed]
-        if status := carry_out(line, out, Path(folder) / "kept"):
-            return [f"the command failed with status {status}"]
-        return differing(run, read(out / RUNS / label / f"seed-{seed}" / RESULT_FILE))
+    out = folder / "out"
+    line = [*command(without_choice(study), photos, out, 1), "--method", label, "--seed", seed]
+    if status := carry_out(line, out, folder / "kept"):
+        return [f"the command failed with status {status}"]
+    return differing(run, read(out / RUNS / label / f"seed-{seed}" / RESULT_FILE))
 
 
 def main() -> int:
     """Repeat the first kept run of each study; returns 1 if one differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--photos", type=Path, required=True, help="folder of the data sets")
+    parser.add_argument("--out", type=Path, default=Path("papers-again"), help="folder of unfinished work")
     parser.add_argument("names", nargs="*", help=f"of {', '.join(studies())}; default: all")
     given = parser.parse_args()
     failed = False
@@ -57,7 +57,7 @@ def main() -> int:
             print(f"{name}: no run is kept that could be repeated")
             failed = True
         for kept in found:
-            places = repeat(studies()[name], kept, given.photos)
+            places = repeat(studies()[name], kept, given.photos, given.out / name)
             shown = f"differs in {', '.join(places[:5])}" if places else "the same"
             print(f"{name}, {kept.parent.name}, {kept.name}: {shown}")
             failed = failed or bool(places)
