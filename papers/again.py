@@ -1,4 +1,4 @@
-"""Repeat a kept run of each study and compare both: `python -m papers.again --photos DIR [STUDY ...]`.
+"""Repeat a kept run of each study and compare both: `python -m papers.again --photos DIR [STUDY[/METHOD/seed-N] ...]`.
 
 Everything must be the same but `made`, and the bytes sent down: a run that was stopped sends some of them twice.
 Work that was stopped goes on from `OUT`; a run that has ended there is not repeated once more.
@@ -32,35 +32,42 @@ def without_choice(study: dict[str, Any]) -> dict[str, Any]:
     return study | {"arguments": [each for i, each in enumerate(given) if i not in chosen]}
 
 
-def repeat(study: dict[str, Any], kept: Path, photos: Path, folder: Path) -> list[str]:
-    """Repeat the kept run in the file `kept`, in `folder`; returns the places that differ."""
+def repeat(study: dict[str, Any], kept: Path, photos: Path, folder: Path) -> str:
+    """Repeat the kept run in the file `kept`, in `folder`; returns what differs, empty if nothing does."""
     run = read(kept)
     label, seed = run["label"], str(run["seed"])
     out = folder / "out"
     line = [*command(without_choice(study), photos, out, 1), "--method", label, "--seed", seed]
     if status := carry_out(line, out, folder / "kept"):
-        return [f"the command failed with status {status}"]
-    return differing(run, read(out / RUNS / label / f"seed-{seed}" / RESULT_FILE))
+        return f"the command failed with status {status}"
+    again = read(out / RUNS / label / f"seed-{seed}" / RESULT_FILE)
+    if not (places := differing(run, again)):
+        return ""
+    there, here = run["made"]["processor"], again["made"]["processor"]
+    on = f"; it was made on {there}, and the repeated run on {here}, which may be the reason" if there != here else ""
+    return f"differs in {', '.join(places[:5])}{on}"
 
 
 def main() -> int:
-    """Repeat the first kept run of each study; returns 1 if one differs."""
+    """Repeat kept runs, of a study that is named alone its first; returns 1 if one differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--photos", type=Path, required=True, help="folder of the data sets")
     parser.add_argument("--out", type=Path, default=Path("papers-again"), help="folder of unfinished work")
     parser.add_argument("names", nargs="*", help=f"of {', '.join(studies())}; default: all")
     given = parser.parse_args()
+    chosen(parser, [each.partition("/")[0] for each in given.names])
     failed = False
-    for name in chosen(parser, given.names):
-        found = sorted((RESULTS / name).glob(KEPT))[:1]
+    for each in given.names or studies():
+        name, _, run = each.partition("/")
+        pattern = f"{run}.json.gz" if run else KEPT
+        found = sorted((RESULTS / name).glob(pattern))[:1]
         if not found:
-            print(f"{name}: no run is kept that could be repeated")
+            print(f"{name}: no run {pattern} is kept that could be repeated")
             failed = True
         for kept in found:
-            places = repeat(studies()[name], kept, given.photos, given.out / name)
-            shown = f"differs in {', '.join(places[:5])}" if places else "the same"
-            print(f"{name}, {kept.parent.name}, {kept.name}: {shown}")
-            failed = failed or bool(places)
+            different = repeat(studies()[name], kept, given.photos, given.out / each)
+            print(f"{name}, {kept.parent.name}, {kept.name}: {different or 'the same'}")
+            failed = failed or bool(different)
     return int(failed)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
+import torch
+
 from fedlens_proto import plugins
 
 _PLUGIN_GROUPS = ("fedlens.methods", "fedlens.objectives", "fedlens.programs")
@@ -15,13 +17,14 @@ _ROOT = Path(__file__).parents[2]  # of a checkout
 
 
 def made() -> Mapping[str, str]:
-    """The versions of FedLens, torch, numpy, Python and packages with plug-ins; the processor; a checkout's commit."""
+    """Versions of FedLens, torch, numpy, Python and packages with plug-ins; the processor; a checkout's commit."""
     found = {name: version(name) for name in ("fedlens", "torch", "numpy")}
     entries = (entry for group in _PLUGIN_GROUPS for entry in plugins.installed(group))
     found |= {entry.dist.name: entry.dist.version for entry in entries if entry.dist is not None}
     found |= {"python": platform.python_version(), "system": f"{platform.system()} on {platform.machine()}"}
     cores, name = processor()
-    found["processor"] = f"{cores} x {name}"
+    # Processors of one name differ in the instructions that torch uses, and so in the last bits of what it computes.
+    found["processor"] = f"{cores} x {name}, {torch.backends.cpu.get_cpu_capability()}"
     if (_ROOT / "pyproject.toml").is_file() and (commit := _commit(_ROOT)) is not None:
         found["commit"] = commit
     return found

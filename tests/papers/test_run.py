@@ -6,12 +6,14 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fedlens.compare.kept import load
+from fedlens.compare.kept import KEPT, load
 from fedlens.compare.study import load as load_study
-from papers.again import differing, without_choice
+from papers import again
+from papers.again import differing, repeat, without_choice
 from papers.keeping import keep
 from papers.run import carry_out, chosen, command, studies
 from tests.fedlens.compare.test_kept import RUNS, folder, made
@@ -89,6 +91,33 @@ def test_what_differs_between_two_runs_is_named() -> None:
 
     assert differing(first, first) == []
     assert differing(first, second) == ["seed", "rounds/0/bytes_up"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({}, ""),
+        ({"clients": 3}, "differs in clients"),
+        (
+            {"clients": 3, "made": {"processor": "2 x B"}},
+            "differs in clients; it was made on 2 x A, and the repeated run on 2 x B, which may be the reason",
+        ),
+    ],
+)
+def test_a_repeated_run_says_what_differs_and_on_which_processors(
+    change: dict[str, Any], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RUNS[0] | {"made": {"processor": "2 x A"}}
+    kept = tmp_path / "kept"
+    keep(folder(tmp_path / "first", run), kept)
+
+    def carried_out(_: object, out: Path, __: Path) -> int:
+        folder(out, run | change)
+        return 0
+
+    monkeypatch.setattr(again, "carry_out", carried_out)
+
+    assert repeat({"arguments": ["fedns"]}, next(kept.glob(KEPT)), tmp_path, tmp_path) == told
 
 
 def test_a_repeated_run_is_the_only_one_of_its_study() -> None:
