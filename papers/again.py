@@ -1,6 +1,7 @@
 """Repeat a kept run of each study and compare both: `python -m papers.again --photos DIR [STUDY[/METHOD/seed-N] ...]`.
 
-Everything must be the same but `made`, and the bytes sent down: a run that was stopped sends some of them twice.
+Everything must be the same but `made`, settings that FedLens did not have when the kept run was made, and the bytes
+sent down: a run that was stopped sends some of them twice.
 Work that was stopped goes on from `OUT`; a run that has ended there is not repeated once more.
 """
 
@@ -41,6 +42,7 @@ def repeat(study: dict[str, Any], kept: Path, photos: Path, folder: Path) -> str
     if status := carry_out(line, out, folder / "kept"):
         return f"the command failed with status {status}"
     again = read(out / RUNS / label / f"seed-{seed}" / RESULT_FILE)
+    again["settings"] = {name: value for name, value in again["settings"].items() if name in run["settings"]}
     if not (places := differing(run, again)):
         return ""
     there, here = run["made"]["processor"], again["made"]["processor"]

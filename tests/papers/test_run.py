@@ -97,6 +97,8 @@ def test_what_differs_between_two_runs_is_named() -> None:
     ("change", "told"),
     [
         ({}, ""),
+        ({"settings": {"rounds": 1, "added": 2}}, ""),
+        ({"settings": {"rounds": 9}}, "differs in settings/rounds"),
         ({"clients": 3}, "differs in clients"),
         (
             {"clients": 3, "made": {"processor": "2 x B"}},
@@ -107,7 +109,7 @@ def test_what_differs_between_two_runs_is_named() -> None:
 def test_a_repeated_run_says_what_differs_and_on_which_processors(
     change: dict[str, Any], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = RUNS[0] | {"made": {"processor": "2 x A"}}
+    run = RUNS[0] | {"made": {"processor": "2 x A"}, "settings": {"rounds": 1}}
     kept = tmp_path / "kept"
     keep(folder(tmp_path / "first", run), kept)
 
