@@ -2,11 +2,12 @@
 
 Everything must be the same but `made`, settings that FedLens did not have when the kept run was made, and the bytes
 sent down: a run that was stopped sends some of them twice.
-Work that was stopped goes on from `OUT`; a run that has ended there is not repeated once more.
+With `OUT`, work that was stopped goes on from there, and a run that has ended there is compared as it is.
 """
 
 import argparse
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +52,10 @@ def repeat(study: dict[str, Any], kept: Path, photos: Path, folder: Path) -> str
 
 
 def main() -> int:
-    """Repeat kept runs, of a study that is named alone its first; returns 1 if one differs."""
+    """Repeat the kept runs that are named, or a study's first one; returns 1 if one differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--photos", type=Path, required=True, help="folder of the data sets")
-    parser.add_argument("--out", type=Path, default=Path("papers-again"), help="folder of unfinished work")
+    parser.add_argument("--out", type=Path, help="folder of unfinished work; default: a temporary one")
     parser.add_argument("names", nargs="*", help=f"of {', '.join(studies())}; default: all")
     given = parser.parse_args()
     chosen(parser, [each.partition("/")[0] for each in given.names])
@@ -67,7 +68,9 @@ def main() -> int:
             print(f"{name}: no run {pattern} is kept that could be repeated")
             failed = True
         for kept in found:
-            different = repeat(studies()[name], kept, given.photos, given.out / each)
+            with tempfile.TemporaryDirectory(prefix="fedlens-again-") as temporary:
+                out = (given.out or Path(temporary)) / each
+                different = repeat(studies()[name], kept, given.photos, out)
             print(f"{name}, {kept.parent.name}, {kept.name}: {different or 'the same'}")
             failed = failed or bool(different)
     return int(failed)

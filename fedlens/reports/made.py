@@ -23,18 +23,21 @@ def made() -> Mapping[str, str]:
     found |= {entry.dist.name: entry.dist.version for entry in entries if entry.dist is not None}
     found |= {"python": platform.python_version(), "system": f"{platform.system()} on {platform.machine()}"}
     cores, name = processor()
-    # Processors of one name differ in the instructions that torch uses, and so in the last bits of what it computes.
-    found["processor"] = f"{cores} x {name}, {torch.backends.cpu.get_cpu_capability()}"
+    found["processor"] = f"{cores} x {name}"
     if (_ROOT / "pyproject.toml").is_file() and (commit := _commit(_ROOT)) is not None:
         found["commit"] = commit
     return found
 
 
 def processor() -> tuple[int, str]:
-    """The number of cores, and the processor's name or, where the system does not tell it, its architecture."""
+    """The number of cores, and the processor's name, or its architecture if that is unknown, with its instruction set.
+
+    Processors of one name can differ in the instructions that torch uses, and so in the last bits of what it computes.
+    """
     lines = _CPU_INFO.read_text(encoding="utf-8").splitlines() if _CPU_INFO.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return os.cpu_count() or 1, names[0] if names else platform.machine()
+    name = names[0] if names else platform.machine()
+    return os.cpu_count() or 1, f"{name} ({torch.backends.cpu.get_cpu_capability()})"
 
 
 def _commit(folder: Path) -> str | None:

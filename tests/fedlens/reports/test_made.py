@@ -16,4 +16,4 @@ def test_packages_with_plug_ins_are_among_the_versions(site: Path) -> None:
 
 
 def test_the_processor_has_its_instruction_set() -> None:
-    assert re.fullmatch(r"\d+ x .+, [A-Z0-9_]+", made()["processor"])
+    assert re.fullmatch(r"\d+ x .+ \([A-Z0-9_]+\)", made()["processor"])
